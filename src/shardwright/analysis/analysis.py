@@ -1,0 +1,191 @@
+"""Program -> Analysis: the space of decisions, found without a hint from the user."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import numpy as np
+
+from shardwright.analysis.colors import Colors, find_colors
+from shardwright.analysis.conflicts import Conflict, ConflictSet, find_conflicts, pair_conflicts
+from shardwright.analysis.groups import group_colors, group_sets
+from shardwright.analysis.labels import patterns, short_label, unique_labels
+from shardwright.analysis.names import batch_ops, name_nodes
+from shardwright.program.types import Program
+from shardwright.rules.rule import REPLICATE
+
+# A color whose values hold less than this part of the bytes that the largest color can split
+# is not worth a decision.
+TINY = 1e-4
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Colors that share one decision."""
+
+    index: int
+    label: str
+    dims: tuple[str, ...]  # argument dims it holds, as patterns
+    sizes: tuple[int, ...]  # sizes of its dims, largest share of bytes first
+    colors: tuple[int, ...]
+    argument_bytes: int
+    activation_bytes: int
+    conflict_sets: tuple[int, ...]  # groups of conflict sets: one resolution bit each
+    set_aside: str | None  # why it is not decided, or None
+
+    @property
+    def size(self) -> int:
+        return self.sizes[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """Colors, conflicts and groups of one program."""
+
+    program: Program
+    color_table: Colors
+    color_group: np.ndarray  # [colors]
+    conflicts: list[Conflict]
+    conflict_sets: list[ConflictSet]
+    set_group: list[int]  # per conflict set: its group (resolution bit)
+    all_groups: list[Group]
+
+    @property
+    def colors(self) -> range:
+        return range(self.color_table.count)
+
+    @property
+    def groups(self) -> list[Group]:
+        """The groups worth deciding."""
+        return [g for g in self.all_groups if g.set_aside is None]
+
+    @property
+    def set_group_count(self) -> int:
+        return max(self.set_group, default=-1) + 1
+
+    def group(self, label: str) -> Group:
+        """The group with this label."""
+        for g in self.all_groups:
+            if g.label == label:
+                return g
+        raise KeyError(label)
+
+    def dim_atoms(self, value: int) -> tuple[tuple[int, ...], ...]:
+        """For each dim of a value its atoms, major to minor; a dim of size 1 has none."""
+        v, colors = self.program.values[value], self.color_table
+        start = self._start[value]
+        return tuple(
+            colors.node_atoms[colors.component[start + d]] if size > 1 else ()
+            for d, size in enumerate(v.type.shape)
+        )
+
+    @property
+    def _start(self) -> np.ndarray:
+        return _starts(self.program)
+
+    def __str__(self) -> str:
+        from shardwright.analysis.text import format_analysis
+
+        return format_analysis(self)
+
+
+def _starts(program: Program) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum([len(v.type.shape) for v in program.values])])
+
+
+def analyze_program(program: Program, labels: Mapping[str, str] | None = None) -> Analysis:
+    """The analysis of a program; `labels` maps a user's label to an argument dim pattern."""
+    batches = batch_ops(program)
+    colors = find_colors(program, name_nodes(program, batches))
+    color_group = group_colors(program, batches, colors)
+    conflicts = find_conflicts(colors)
+    sets = pair_conflicts(program, colors, conflicts)
+    set_group = group_sets(program, sets, color_group)
+    groups = _describe(program, colors, color_group, sets, set_group, labels or {})
+    return Analysis(program, colors, color_group, conflicts, sets, set_group, groups)
+
+
+def _describe(
+    program: Program, colors: Colors, color_group: np.ndarray, sets: list[ConflictSet],
+    set_group: list[int], labels: Mapping[str, str],
+) -> list[Group]:  # fmt: skip
+    """One Group per group number, with sizes, bytes and labels."""
+    count = int(color_group.max(initial=-1)) + 1
+    table = colors.values
+    value_bytes = np.array([v.bytes for v in program.values], np.int64)
+    is_input = np.zeros(len(program.values), bool)
+    is_input[[*program.inputs, *program.consts]] = True
+    group_of_row = color_group[table.color]
+    # A value with two names of one group counts once.
+    _, once = np.unique(table.owner * max(count, 1) + group_of_row, return_index=True)
+    held = value_bytes[table.owner[once]]
+    argument = np.zeros(count, np.int64)
+    activation = np.zeros(count, np.int64)
+    np.add.at(argument, group_of_row[once], np.where(is_input[table.owner[once]], held, 0))
+    np.add.at(activation, group_of_row[once], np.where(is_input[table.owner[once]], 0, held))
+    size_bytes: list[dict[int, int]] = [{} for _ in range(count)]
+    for g, size, b in zip(
+        group_of_row.tolist(), colors.atom_size[table.atom].tolist(),
+        value_bytes[table.owner].tolist(), strict=True,
+    ):  # fmt: skip
+        size_bytes[g][size] = size_bytes[g].get(size, 0) + b
+    dims: list[list[tuple[str, int]]] = [[] for _ in range(count)]
+    largest: list[tuple[int, str, int]] = [(-1, "", 0)] * count
+    for row in np.flatnonzero(is_input[table.owner]).tolist():
+        value, g = program.values[table.owner[row]], int(group_of_row[row])
+        if value.path is not None:
+            dims[g].append((value.path, int(table.dim[row])))
+            if value.bytes > largest[g][0]:
+                largest[g] = (value.bytes, value.path, int(table.dim[row]))
+    first_row = np.full(count, -1, np.int64)
+    for row in range(len(group_of_row) - 1, -1, -1):
+        first_row[group_of_row[row]] = row
+    total = argument + activation
+    members: list[list[int]] = [[] for _ in range(count)]
+    for c, g in enumerate(color_group.tolist()):
+        members[g].append(c)
+    bits: list[dict[int, None]] = [{} for _ in range(count)]
+    for s, k in zip(sets, set_group, strict=True):
+        bits[int(color_group[s.color])][k] = None
+    names = []
+    for g in range(count):
+        if largest[g][0] >= 0:
+            names.append(short_label(f"{largest[g][1]}[{largest[g][2]}]"))
+        else:
+            value = program.values[table.owner[first_row[g]]]
+            names.append(f"{program.where(value.index)}[{int(table.dim[first_row[g]])}]")
+    starred = [patterns(d) for d in dims]
+    for wanted, pattern in labels.items():
+        for g in range(count):
+            if any(fnmatchcase(f"{p}[{d}]", _escape(pattern)) for p, d in dims[g]):
+                names[g] = wanted
+    names = unique_labels(names)
+    looped = _loop_groups(program, colors, color_group)
+    limit = TINY * int(total.max(initial=0))
+    return [
+        Group(
+            g, names[g], tuple(starred[g]),
+            tuple(sorted(size_bytes[g], key=lambda s: (-size_bytes[g][s], -s))),
+            tuple(members[g]), int(argument[g]), int(activation[g]), tuple(bits[g]),
+            "loop" if g in looped else "tiny" if total[g] < limit else None,
+        )
+        for g in range(count)
+    ]  # fmt: skip
+
+
+def _loop_groups(program: Program, colors: Colors, color_group: np.ndarray) -> set[int]:
+    """Groups of the dims that loops step over: to split one, every step would gather it all."""
+    table, found = colors.ops, set()
+    stacked = [op.index for op in program.ops if op.name in ("scan.xs", "scan.ys")]
+    for row in np.flatnonzero(np.isin(table.owner, stacked)).tolist():
+        rule = program.ops[table.owner[row]].rule
+        if rule.kinds[table.dim[row]] == REPLICATE:
+            found.add(int(color_group[table.color[row]]))
+    return found
+
+
+def _escape(pattern: str) -> str:
+    """An fnmatch pattern in which only * is special."""
+    return pattern.replace("[", "[[]")

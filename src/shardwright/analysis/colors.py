@@ -1,0 +1,121 @@
+"""Colors: dims that must be split alike. Splitting one color costs no reshard by itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.sparse import coo_matrix
+from scipy.sparse.csgraph import connected_components
+
+from shardwright.analysis.compound import Atoms
+from shardwright.analysis.names import Names
+from shardwright.program.types import Program
+
+
+@dataclass(frozen=True, slots=True)
+class NameTable:
+    """Every name with its color; one row per atom of a dim or factor, sizes above 1 only."""
+
+    owner: np.ndarray  # [n] value or op index
+    dim: np.ndarray  # [n] dim of the value, or factor of the op
+    place: np.ndarray  # [n] which atom of that dim, major first
+    atom: np.ndarray  # [n]
+    color: np.ndarray  # [n]
+
+
+@dataclass(frozen=True, slots=True)
+class Colors:
+    """The colors of a program."""
+
+    count: int
+    atom_size: np.ndarray  # [atoms]
+    atom_color: np.ndarray  # [atoms]
+    node_atoms: list[tuple[int, ...]]  # [classes] atoms of each class of names
+    component: np.ndarray  # [nodes] class of each node
+    values: NameTable
+    ops: NameTable
+
+
+def find_colors(program: Program, names: Names) -> Colors:
+    """Joins names into colors: plain edges, then reshapes, then size-changing factors."""
+    class_count = int(names.component.max()) + 1 if len(names.component) else 0
+    class_size = np.ones(class_count, np.int64)
+    class_size[names.component] = names.sizes
+    atoms = Atoms(class_size.tolist())
+    atoms.solve(names.compounds)
+    split = {c for whole, parts in names.compounds for c in (whole, *parts)}
+    raw = [atoms.of(c) if c in split else (c,) for c in range(class_count)]
+
+    # Atoms get dense numbers in the order of first appearance in the program.
+    order = np.full(len(atoms.sizes), -1, np.int64)
+    sizes: list[int] = []
+    first_node = np.full(class_count, len(names.component), np.int64)
+    np.minimum.at(first_node, names.component, np.arange(len(names.component)))
+    for c in np.argsort(first_node, kind="stable").tolist():
+        for a in raw[c]:
+            if order[a] < 0:
+                order[a] = len(sizes)
+                sizes.append(atoms.sizes[a])
+    node_atoms = [tuple(order[list(r)].tolist()) for r in raw]
+
+    links = [  # dims of different size that one factor joins: slices, pads, strided windows
+        (node_atoms[a][0], node_atoms[b][0])
+        for a, b in names.soft.tolist()
+        if len(node_atoms[a]) == 1 and len(node_atoms[b]) == 1
+        and _comparable(sizes[node_atoms[a][0]], sizes[node_atoms[b][0]])
+    ]  # fmt: skip
+    pairs = np.array(links, np.int64).reshape(-1, 2)
+    graph = coo_matrix(
+        (np.ones(len(pairs), np.int8), (pairs[:, 0], pairs[:, 1])), shape=(len(sizes),) * 2
+    )
+    _, color = connected_components(graph, directed=False)
+    atom_size = np.array(sizes, np.int64)
+    # Dense color numbers in program order, over atoms that have something to split.
+    seen: dict[int, int] = {}
+    atom_color = np.array(
+        [seen.setdefault(c, len(seen)) if s > 1 else -1 for c, s in zip(color, sizes, strict=True)],
+        np.int64,
+    )
+    start = names.value_start
+    value_table = _table(names, node_atoms, atom_size, atom_color, start, 0)
+    op_table = _table(names, node_atoms, atom_size, atom_color, names.op_start, int(start[-1]))
+    return Colors(
+        len(seen), atom_size, atom_color, node_atoms, names.component, value_table, op_table
+    )
+
+
+def _comparable(a: int, b: int) -> bool:
+    """Whether dims joined by a size-changing factor are one dim to a person.
+
+    A stride of two or a cut-off token are; a window of 3 out of 64 pixels is not.
+    """
+    return min(a, b) > 1 and max(a, b) <= 2 * min(a, b)
+
+
+def _table(
+    names: Names, node_atoms: list[tuple[int, ...]], atom_size: np.ndarray,
+    atom_color: np.ndarray, start: np.ndarray, offset: int,
+) -> NameTable:  # fmt: skip
+    """One row per atom of the nodes from `offset` on."""
+    nodes = np.arange(offset, int(start[-1]))
+    classes = names.component[nodes]
+    owner = np.repeat(np.arange(len(start) - 1), np.diff(start))
+    dim = nodes - start[owner]
+    count = np.array([len(a) for a in node_atoms], np.int64)
+    first = np.array([a[0] for a in node_atoms], np.int64)
+    single = count[classes] == 1
+    rows = [
+        np.stack([owner[single], dim[single], np.zeros(single.sum(), np.int64),
+                  first[classes[single]]], 1)
+    ]  # fmt: skip
+    many = [
+        (int(o), int(d), place, atom)
+        for o, d, c in zip(owner[~single], dim[~single], classes[~single], strict=True)
+        for place, atom in enumerate(node_atoms[c])
+    ]
+    rows.append(np.array(many, np.int64).reshape(-1, 4))
+    table = np.concatenate(rows)
+    table = table[atom_size[table[:, 3]] > 1]
+    table = table[np.lexsort((table[:, 2], table[:, 1], table[:, 0]))]
+    return NameTable(*table.T, atom_color[table[:, 3]])

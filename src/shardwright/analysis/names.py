@@ -1,0 +1,104 @@
+"""Names: one node per (value, dim) and per (op, factor), joined where an op says they meet.
+
+Ops are handled a rule at a time: all ops with the same rule have the same pattern of edges, so
+the edges of a 30,000-op program are a few hundred array expressions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.sparse import coo_matrix
+from scipy.sparse.csgraph import connected_components
+
+from shardwright.program.types import LITERAL, Program
+from shardwright.rules.rule import Rule
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Nodes, and which of them are one dim by plain (uncompounded) edges."""
+
+    value_start: np.ndarray  # [values + 1] first node of each value
+    op_start: np.ndarray  # [ops + 1] first node of each op; nodes of ops follow those of values
+    sizes: np.ndarray  # [nodes] int64
+    component: np.ndarray  # [nodes] int32: the class of each node
+    compounds: list[tuple[int, tuple[int, ...]]]  # (class of a dim, classes of its factors)
+    soft: np.ndarray  # [n, 2] classes joined by a factor that changes size (slice, pad, conv)
+
+
+@dataclass(frozen=True, slots=True)
+class OpBatch:
+    """All ops that share one rule."""
+
+    rule: Rule
+    ops: np.ndarray  # [n] op indices
+    slots: np.ndarray  # [n, operands + results] value indices, LITERAL for numbers
+
+
+def batch_ops(program: Program) -> list[OpBatch]:
+    """The ops of a program, gathered by rule."""
+    by_rule: dict[int, list[int]] = {}
+    for op in program.ops:
+        by_rule.setdefault(id(op.rule), []).append(op.index)
+    batches = []
+    for indices in by_rule.values():
+        ops = [program.ops[i] for i in indices]
+        width = len(ops[0].operands) + len(ops[0].results)
+        slots = np.array([op.operands + op.results for op in ops], np.int64)
+        batches.append(OpBatch(ops[0].rule, np.array(indices), slots.reshape(len(ops), width)))
+    return batches
+
+
+def name_nodes(program: Program, batches: list[OpBatch]) -> Names:
+    """Numbers every name and joins those that meet."""
+    ranks = np.array([len(v.type.shape) for v in program.values], np.int64)
+    value_start = np.concatenate([[0], np.cumsum(ranks)])
+    factors = np.zeros(len(program.ops), np.int64)
+    for batch in batches:
+        factors[batch.ops] = len(batch.rule.sizes)
+    op_start = value_start[-1] + np.concatenate([[0], np.cumsum(factors)])
+    sizes = np.ones(op_start[-1], np.int64)
+    flat = [size for v in program.values for size in v.type.shape]
+    sizes[: len(flat)] = flat
+
+    edges: list[np.ndarray] = []  # [n, 2]
+    soft: list[np.ndarray] = []
+    compound: list[tuple[np.ndarray, list[np.ndarray]]] = []
+    for batch in batches:
+        base = op_start[batch.ops]
+        for f, size in enumerate(batch.rule.sizes):
+            sizes[base + f] = size
+        for slot, dims in enumerate(batch.rule.slots):
+            values = batch.slots[:, slot]
+            real = values != LITERAL
+            first = value_start[values[real]]
+            for d, dim in enumerate(dims):
+                if len(dim) == 1:
+                    pairs = np.stack([first + d, base[real] + dim[0]], 1)
+                    same = sizes[pairs[:, 0]] == sizes[pairs[:, 1]]
+                    edges.append(pairs[same])
+                    soft.append(pairs[~same])
+                elif dim:
+                    compound.append((first + d, [base[real] + f for f in dim]))
+    for position, source in program.aliases.items():
+        value = program.outputs[position]
+        dims = np.arange(ranks[value])
+        edges.append(np.stack([value_start[value] + dims, value_start[source] + dims], 1))
+
+    joined = np.concatenate(edges) if edges else np.zeros((0, 2), np.int64)
+    graph = coo_matrix(
+        (np.ones(len(joined), np.int8), (joined[:, 0], joined[:, 1])), shape=(len(sizes),) * 2
+    )
+    _, component = connected_components(graph, directed=False)
+    equations = {
+        (int(whole), tuple(int(p) for p in parts))
+        for nodes, factors_ in compound
+        for whole, *parts in zip(component[nodes], *(component[f] for f in factors_), strict=True)
+    }
+    loose = np.concatenate(soft) if soft else np.zeros((0, 2), np.int64)
+    return Names(
+        value_start, op_start, sizes, component, sorted(equations),
+        np.unique(component[loose], axis=0) if len(loose) else loose,
+    )  # fmt: skip

@@ -1,0 +1,22 @@
+"""The one exception family of Shardwright."""
+
+
+class ShardwrightError(Exception):
+    """What went wrong, where in the user's code, and what to try.
+
+    >>> print(ShardwrightError("unknown device 'tpu-v9'", try_="tpu-v5e, h100"))
+    unknown device 'tpu-v9'
+      try     tpu-v5e, h100
+    """
+
+    def __init__(self, what: str, *, try_: str | None = None, **facts: object) -> None:
+        self.what = what
+        self.facts = {name: str(fact) for name, fact in facts.items() if fact is not None}
+        if try_ is not None:
+            self.facts["try"] = try_
+        lines = [what]
+        for name, fact in self.facts.items():
+            first, *rest = fact.splitlines() or [""]
+            lines.append(f"  {name.replace('_', ' '):<7} {first}")
+            lines.extend(f"  {'':<7} {line}" for line in rest)
+        super().__init__("\n".join(lines))

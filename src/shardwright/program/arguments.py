@@ -1,0 +1,181 @@
+"""A call of the user's function as a flat list of arrays, and the names of its parts.
+
+Anything may stand in the arguments: dataclasses, modules with functions inside, None, keys,
+Python numbers. What is an array (or a number) is an input of the program; everything else, and
+whatever the user calls static, is closed over.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+
+from shardwright import _jax
+from shardwright.errors import ShardwrightError
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """How a call flattens: argument paths in order, and the trees to put it back together."""
+
+    name: str
+    paths: tuple[str, ...]  # of the array leaves
+    donated: tuple[bool, ...]
+    tree: Any  # of (args, kwargs)
+    is_input: tuple[bool, ...]  # per leaf of `tree`: array, or closed over
+    static: tuple[Any, ...]  # the leaves closed over
+    static_argnums: tuple[int, ...]
+    static_argnames: tuple[str, ...]
+    output: _Output = field(default_factory=lambda: _Output())
+
+    def leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        """The array leaves of a call of the same form; static parts must be equal."""
+        flat, tree = jax.tree.flatten(_keep_static(args, kwargs, self.static_argnums, self.static_argnames))
+        if tree != self.tree:
+            raise ShardwrightError(
+                f"the arguments of {self.name!r} have another structure than those it was"
+                " planned for",
+                planned=self.tree,
+                got=tree,
+                try_="plan again with these arguments",
+            )
+        return [leaf for leaf, used in zip(flat, self.is_input, strict=True) if used]
+
+    def call(self, leaves: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """(args, kwargs) with these array leaves; the inverse of `leaves`."""
+        arrays, rest = iter(leaves), iter(self.static)
+        flat = [next(arrays if used else rest) for used in self.is_input]
+        args, kwargs = jax.tree.unflatten(self.tree, flat)
+        return tuple(map(_unwrap, args)), {k: _unwrap(v) for k, v in kwargs.items()}
+
+
+@dataclass(slots=True)
+class _Output:
+    """The structure of what the function returned when it was traced."""
+
+    tree: Any = None
+    is_array: tuple[bool, ...] = ()
+    static: tuple[Any, ...] = ()
+    paths: tuple[str, ...] = ()
+
+    def record(self, out: Any) -> list[Any]:
+        with_paths, self.tree = jax.tree_util.tree_flatten_with_path(out)
+        flat = [leaf for _, leaf in with_paths]
+        self.is_array = tuple(is_array(leaf) for leaf in flat)
+        self.static = tuple(x for x, yes in zip(flat, self.is_array, strict=True) if not yes)
+        self.paths = tuple(
+            "result" + jax.tree_util.keystr(path)
+            for (path, _), yes in zip(with_paths, self.is_array, strict=True)
+            if yes
+        )
+        return [x for x, yes in zip(flat, self.is_array, strict=True) if yes]
+
+    def build(self, arrays: Sequence[Any]) -> Any:
+        """The result with these arrays in it."""
+        values, rest = iter(arrays), iter(self.static)
+        return jax.tree.unflatten(
+            self.tree, [next(values if yes else rest) for yes in self.is_array]
+        )
+
+
+class _Static:
+    """A static argument, kept whole."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def is_array(leaf: Any) -> bool:
+    """Whether a leaf is data: an array, its shape, or a Python number."""
+    if isinstance(leaf, bool | int | float | complex | np.generic):
+        return True
+    return hasattr(leaf, "shape") and hasattr(leaf, "dtype") and not callable(leaf)
+
+
+def _unwrap(argument: Any) -> Any:
+    return argument.value if isinstance(argument, _Static) else argument
+
+
+def _keep_static(
+    args: tuple[Any, ...], kwargs: dict[str, Any], nums: tuple[int, ...], names: tuple[str, ...]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The call with each static argument as one leaf."""
+    kept = tuple(_Static(a) if i in nums else a for i, a in enumerate(args))
+    return kept, {k: _Static(v) if k in names else v for k, v in kwargs.items()}
+
+
+def _argument_names(fn: Callable[..., Any], count: int) -> list[str]:
+    """The parameter names of the positional arguments, as the user wrote them."""
+    try:
+        parameters = list(inspect.signature(fn).parameters.values())
+    except (TypeError, ValueError):
+        return [f"args[{i}]" for i in range(count)]
+    names: list[str] = []
+    for p in parameters:
+        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD):
+            names.append(p.name)
+        elif p.kind is p.VAR_POSITIONAL:
+            names += [f"{p.name}[{i}]" for i in range(count - len(names))]
+    return names[:count] + [f"args[{i}]" for i in range(len(names), count)]
+
+
+def _numbers(argnums: int | Sequence[int], count: int) -> tuple[int, ...]:
+    argnums = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    return tuple(sorted(n % count if count else n for n in argnums))
+
+
+def _check_call(fn: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    try:
+        signature = inspect.signature(fn)
+    except (TypeError, ValueError):
+        return  # a builtin: let it speak for itself
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise ShardwrightError(
+            f"the arguments do not fit {name}{signature}: {error}",
+            try_="pass the arguments exactly as you would call the function",
+        ) from None
+
+
+def sign(
+    fn: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    static_argnums: int | Sequence[int] = (),
+    donate_argnums: int | Sequence[int] = (),
+) -> Signature:
+    """The signature of one call."""
+    if not callable(fn):
+        raise ShardwrightError(
+            f"expected a function to partition, got {type(fn).__name__}: {fn!r:.60}",
+            try_="pass the function itself, then its arguments: partition(train_step, state, batch)",
+        )
+    name = getattr(fn, "__name__", type(fn).__name__)
+    _check_call(fn, name, args, kwargs)
+    own_static, own_static_names, own_donated = _jax.jit_options(fn)
+    static = tuple(sorted({*_numbers(static_argnums, len(args)), *own_static}))
+    donated = {*_numbers(donate_argnums, len(args)), *own_donated}
+    with_paths, tree = jax.tree_util.tree_flatten_with_path(
+        _keep_static(args, kwargs, static, own_static_names)
+    )
+    names = _argument_names(fn, len(args))
+    paths, is_input, gone, rest = [], [], [], []
+    for path, leaf in with_paths:
+        side, which, *inner = path
+        is_input.append(is_array(leaf))
+        if not is_input[-1]:
+            rest.append(leaf)
+            continue
+        head = names[which.idx] if side.idx == 0 else which.key
+        paths.append(head + jax.tree_util.keystr(tuple(inner)))
+        gone.append(side.idx == 0 and which.idx in donated)
+    return Signature(
+        name, tuple(paths), tuple(gone), tree, tuple(is_input), tuple(rest), static,
+        own_static_names,
+    )  # fmt: skip

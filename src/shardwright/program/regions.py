@@ -1,0 +1,96 @@
+"""Loops and branches: bodies become regions, tied to the values around them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from shardwright import _jax
+from shardwright.program.types import LITERAL
+from shardwright.rules.rule import NOTHING, Rule
+
+if TYPE_CHECKING:
+    from shardwright.program.tracing import Walk
+
+# A while loop does not say how often it runs; costs count it this many times.
+ESTIMATED_TRIPS = 16
+
+_NO_DIMS = Rule((), (), (), (), NOTHING, 0.0)
+
+
+def _region_op(walk: Walk, eqn: Any, operands: list[int], body: Sequence[int]) -> list[int]:
+    """Appends the loop or branch itself; its dims are joined by ties, not by a rule."""
+    index = len(walk.ops)
+    results = [walk.new_value(v.aval, index) for v in eqn.outvars]
+    walk.append(eqn, eqn.primitive.name, [], [], _NO_DIMS, body=tuple(body))
+    for region in body:
+        walk.regions[region].op = index
+    return results
+
+
+def _body_inputs(walk: Walk, jaxpr: Any) -> list[int]:
+    inner, _ = _jax.open_jaxpr(jaxpr)
+    return [walk.new_value(v.aval) for v in inner.invars]
+
+
+def scan(walk: Walk, eqn: Any, operands: list[int]) -> list[int]:
+    """consts and carries are one array inside and outside; xs and ys lose their leading dim."""
+    jaxpr, consts, carries = eqn.params["jaxpr"], eqn.params["num_consts"], eqn.params["num_carry"]
+    region = walk.enter("scan", eqn.params["length"])
+    results = _region_op(walk, eqn, operands, [region])
+    inputs = _body_inputs(walk, jaxpr)
+    for i, (outer, inner) in enumerate(zip(operands, inputs, strict=True)):
+        kind = "const" if i < consts else "init" if i < consts + carries else "xs"
+        stacked = 0 if kind == "xs" else -1
+        walk.tie(eqn, f"scan.{kind}", [outer], [inner], stacked=stacked)
+    outputs = walk.body(region, jaxpr, inputs)
+    for i, (inner, outer) in enumerate(zip(outputs, results, strict=True)):
+        if i < carries:
+            walk.tie(eqn, "scan.carry", [inner, inputs[consts + i]], [outer])
+        else:
+            walk.tie(eqn, "scan.ys", [inner], [outer], stacked=1)
+    return results
+
+
+def while_loop(walk: Walk, eqn: Any, operands: list[int]) -> list[int]:
+    """Carries are one array before, inside and after the loop."""
+    n_cond, n_body = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
+    cond, body = eqn.params["cond_jaxpr"], eqn.params["body_jaxpr"]
+    regions = [walk.enter("while_cond", ESTIMATED_TRIPS), walk.enter("while", ESTIMATED_TRIPS)]
+    results = _region_op(walk, eqn, operands, regions)
+    cond_inputs, body_inputs = _body_inputs(walk, cond), _body_inputs(walk, body)
+    carries = operands[n_cond + n_body :]
+    for outer, inner in zip(operands[:n_cond], cond_inputs, strict=False):
+        walk.tie(eqn, "while.const", [outer], [inner])
+    for outer, inner in zip(operands[n_cond : n_cond + n_body], body_inputs, strict=False):
+        walk.tie(eqn, "while.const", [outer], [inner])
+    for outer, *inner in zip(carries, cond_inputs[n_cond:], body_inputs[n_body:], strict=True):
+        walk.tie(eqn, "while.init", [outer], inner)
+    walk.body(regions[0], cond, cond_inputs)
+    outputs = walk.body(regions[1], body, body_inputs)
+    for inner, carry, outer in zip(outputs, body_inputs[n_body:], results, strict=True):
+        walk.tie(eqn, "while.carry", [inner, carry], [outer])
+    return results
+
+
+def cond(walk: Walk, eqn: Any, operands: list[int]) -> list[int]:
+    """Every branch sees the same operands and gives the same results."""
+    branches = eqn.params["branches"]
+    regions = [walk.enter("cond", 1) for _ in branches]
+    results = _region_op(walk, eqn, operands, regions)
+    inputs = [_body_inputs(walk, branch) for branch in branches]
+    for outer, *inner in zip(operands[1:], *inputs, strict=True):
+        walk.tie(eqn, "cond.operand", [outer], inner)
+    outputs = [
+        walk.body(region, branch, given)
+        for region, branch, given in zip(regions, branches, inputs, strict=True)
+    ]
+    for *inner, outer in zip(*outputs, results, strict=True):
+        if any(v != LITERAL for v in inner):
+            walk.tie(eqn, "cond.result", inner, [outer])
+    return results
+
+
+REGION_OPS: dict[str, Callable[[Walk, Any, list[int]], list[int]]] = {
+    "scan": scan, "while": while_loop, "cond": cond,
+}  # fmt: skip

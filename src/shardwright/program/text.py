@@ -1,0 +1,38 @@
+"""A Program as compact, stable text: one line per op, with its rule."""
+
+from __future__ import annotations
+
+from shardwright.program.types import LITERAL, TOP, Op, Program
+
+
+def format_program(program: Program) -> str:
+    """The whole program; nested regions are indented under their op.
+
+    program mlp(x: %0:f32[8,4], w: %1:f32[4,2]) -> (%2)
+      %2:f32[8,2] = dot_general %0 %1   ([i,j],[j,k])->([i,k]) {i=8,j=4,k=2} reduction={j}
+    """
+    donated = {i: " donated" for i in program.donated}
+    inputs = ", ".join(
+        f"{program.values[i].path}: {program.values[i]}{donated.get(i, '')}" for i in program.inputs
+    )
+    consts = "".join(f"\n  const {program.values[i]}" for i in program.consts)
+    outputs = ", ".join("literal" if i == LITERAL else f"%{i}" for i in program.outputs)
+    lines = [f"program {program.name}({inputs}) -> ({outputs}){consts}"]
+    depth = {TOP: 1}
+    for region in program.regions[1:]:
+        depth[region.index] = depth[region.parent] + 1
+    lines += ["  " * depth[op.region] + format_op(program, op) for op in program.ops]
+    return "\n".join(lines)
+
+
+def format_op(program: Program, op: Op) -> str:
+    """%2:f32[8,2] = dot_general %0 %1   ([i,j],[j,k])->([i,k]) {i=8,j=4,k=2} reduction={j}"""
+    results = ", ".join(str(program.values[i]) for i in op.results)
+    operands = " ".join("literal" if i == LITERAL else f"%{i}" for i in op.operands)
+    if op.body:
+        bodies = ", ".join(
+            f"{program.regions[r].kind} x{program.regions[r].trips}" for r in op.body
+        )
+        return f"{op.name} {operands}   {{{bodies}}}"
+    marks = " remat" * (op.remat > 0) + " backward" * op.transposed
+    return f"{results} = {op.name} {operands}   {op.rule}{marks}"

@@ -1,0 +1,342 @@
+"""Function -> Program: one walk over the jaxpr, with calls inlined and loops as regions."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from shardwright import _jax
+from shardwright.errors import ShardwrightError
+from shardwright.program.arguments import Signature, sign
+from shardwright.program.regions import REGION_OPS
+from shardwright.program.types import (
+    LITERAL, NO_OP, NO_REMAT, TOP, Op, Program, Region, UserPin, Value,
+)  # fmt: skip
+from shardwright.rules.registry import lookup
+from shardwright.rules.rule import NOTHING, OpShape, Rule, TensorShape, einsum
+
+# Call-like primitives and the parameter that holds what they call.
+CALLS = {
+    "jit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "call": "call_jaxpr",
+    "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr", "custom_vmap_call": "call",
+    "custom_lin": "call_jaxpr", "linear_call": "callee", "composite": "jaxpr",
+    "remat2": "jaxpr", "checkpoint": "jaxpr", "remat": "jaxpr",
+}  # fmt: skip
+REMATS = ("remat2", "checkpoint", "remat")
+CARRIES = ("scan.carry", "while.carry")  # what comes round again is always needed
+
+
+def trace(
+    fn: Callable[..., Any],
+    *args: Any,
+    static_argnums: int | Sequence[int] = (),
+    donate_argnums: int | Sequence[int] = (),
+    **kwargs: Any,
+) -> Program:
+    """The Program of `fn` called with these arguments; nothing is executed or allocated.
+
+    >>> print(trace(jnp.dot, jax.ShapeDtypeStruct((8, 4), "float32"), np.ones((4, 2), "float32")))
+    """
+    signature = sign(fn, args, kwargs, static_argnums, donate_argnums)
+    traced = trace_jaxpr(fn, signature, signature.leaves(args, kwargs))
+    return build(traced, signature)
+
+
+def trace_jaxpr(fn: Callable[..., Any], signature: Signature, leaves: list[Any]) -> Any:
+    """The closed jaxpr of the flat function; errors in the user's code name the user's line."""
+
+    def flat(*arrays: Any) -> list[Any]:
+        args, kwargs = signature.call(arrays)
+        return signature.output.record(fn(*args, **kwargs))
+
+    flat.__name__ = signature.name
+    try:
+        return _jax.trace(jax.jit(flat), tuple(leaves), {}).jaxpr
+    except ShardwrightError:
+        raise
+    except Exception as error:  # the user's function may raise anything
+        raise ShardwrightError(
+            f"{signature.name} failed while being traced: {type(error).__name__}: {error}",
+            at=_user_line(error),
+            try_="call it under jax.make_jaxpr with the same arguments to see the full traceback",
+        ) from error
+
+
+def _user_line(error: BaseException) -> str | None:
+    """The innermost line of the user's code in a traceback."""
+    found = None
+    for frame in traceback.extract_tb(error.__traceback__):
+        if "site-packages" not in frame.filename and "/shardwright/program/" not in frame.filename:
+            found = f"{frame.filename.rsplit('/', 1)[-1]}:{frame.lineno} `{frame.line}`"
+    return found
+
+
+def build(closed: Any, signature: Signature) -> Program:
+    """The Program of a closed jaxpr whose inputs are the signature's array leaves."""
+    walk = Walk()
+    consts = tuple(walk.new_value(var.aval) for var in closed.jaxpr.constvars)
+    inputs = tuple(
+        walk.new_value(var.aval, path=path)
+        for var, path in zip(closed.jaxpr.invars, signature.paths, strict=True)
+    )
+    outputs = walk.returns(closed, walk.jaxpr(closed.jaxpr, (*consts, *inputs)))
+    walk.regions[TOP].inputs, walk.regions[TOP].outputs = (*consts, *inputs), tuple(outputs)
+    walk.drop_dead(outputs)
+    consts, inputs = walk.regions[TOP].inputs[: len(consts)], walk.regions[TOP].inputs[len(consts) :]
+    program = Program(
+        signature.name, walk.values, walk.ops, walk.regions, inputs, consts,
+        walk.regions[TOP].outputs, signature.output.paths,
+        frozenset(i for i, gone in zip(inputs, signature.donated, strict=True) if gone),
+        {}, walk.pins, signature,
+    )  # fmt: skip
+    program.aliases = donated_aliases(program)
+    return program
+
+
+class Walk:
+    """The state of the walk: what has been built so far, and where we stand."""
+
+    def __init__(self) -> None:
+        self.values: list[Value] = []
+        self.ops: list[Op] = []
+        self.regions: list[Region] = [Region(TOP, "function", TOP, 1)]
+        self.pins: list[UserPin] = []
+        self.region = TOP
+        self.remat = NO_REMAT
+        self.remats = 0
+        self.caller: Any = None  # the user's equation that called JAX's own code
+        self.count = 0  # equations seen: the stable index that lowering walks again
+        self._types: dict[Any, TensorShape] = {}
+        self._rules: dict[Any, Rule] = {}
+        self._backward: dict[Any, bool] = {}
+
+    def new_value(self, aval: Any, op: int = NO_OP, path: str | None = None) -> int:
+        """A new value of this abstract type."""
+        index = len(self.values)
+        self.values.append(Value(index, self.type_of(aval), op, path))
+        return index
+
+    def type_of(self, aval: Any) -> TensorShape:
+        key = (getattr(aval, "shape", ()), getattr(aval, "dtype", None))
+        type_ = self._types.get(key)
+        if type_ is None:
+            shape, dtype = key
+            type_ = self._types[key] = TensorShape(tuple(shape), dtype or np.dtype(np.float32))
+        return type_
+
+    def jaxpr(self, jaxpr: Any, inputs: Sequence[int]) -> list[int]:
+        """Walks one jaxpr in the current region; returns its outputs."""
+        env: dict[Any, int] = dict(zip((*jaxpr.constvars, *jaxpr.invars), inputs, strict=True))
+        literal = _jax.Literal
+        for eqn in jaxpr.eqns:
+            operands = [LITERAL if type(v) is literal else env[v] for v in eqn.invars]
+            name = eqn.primitive.name
+            if name in CALLS and CALLS[name] in eqn.params:
+                results = self.call(eqn, name, operands)
+            elif name in REGION_OPS:
+                results = REGION_OPS[name](self, eqn, operands)
+            elif name == "custom_linear_solve":
+                results = self.linear_solve(eqn, operands)
+            else:
+                results = self.op(eqn, name, operands)
+            env.update(zip(eqn.outvars, results, strict=True))
+        return [LITERAL if type(v) is literal else env[v] for v in jaxpr.outvars]
+
+    def op(self, eqn: Any, name: str, operands: list[int]) -> list[int]:
+        """Appends the op of one equation."""
+        index = len(self.ops)
+        results = [self.new_value(v.aval, index) for v in eqn.outvars]
+        rule = self.rule(eqn, name)
+        self.append(eqn, name, operands, results, rule)
+        if name == "sharding_constraint":
+            self.pins.append(UserPin(results[0], eqn.params["sharding"]))
+        return results
+
+    def append(
+        self, eqn: Any, name: str, operands: Sequence[int], results: Sequence[int], rule: Rule,
+        **more: Any,
+    ) -> int:  # fmt: skip
+        index = len(self.ops)
+        self.ops.append(
+            Op(
+                index, name, tuple(operands), tuple(results), rule, region=self.region,
+                remat=self.remat, transposed=self.backward(eqn), eqn=eqn, caller=self.caller, **more,
+            )  # fmt: skip
+        )
+        return index
+
+    def backward(self, eqn: Any) -> bool:
+        if eqn is None:
+            return False
+        stack = eqn.source_info.name_stack
+        known = self._backward.get(stack)
+        if known is None:
+            known = self._backward[stack] = _jax.is_transposed(eqn.source_info)
+        return known
+
+    def rule(self, eqn: Any, name: str) -> Rule:
+        """The op's rule, computed once for all ops of the same shapes and parameters."""
+        types = tuple([(v.aval.shape, v.aval.dtype) for v in eqn.invars])
+        try:
+            key = (name, types, tuple(eqn.params.items()))
+            rule = self._rules.get(key)
+        except (TypeError, AttributeError):  # unhashable parameters, tokens
+            key, rule = None, None
+        if rule is None:
+            shape = OpShape(
+                name,
+                tuple(self.type_of(v.aval) for v in eqn.invars),
+                tuple(self.type_of(v.aval) for v in eqn.outvars),
+                eqn.params,
+            )
+            rule = lookup(shape)
+            if key is not None:
+                self._rules[key] = rule
+        return rule
+
+    def call(self, eqn: Any, name: str, operands: list[int]) -> list[int]:
+        """Inlines a call."""
+        inner, consts = _jax.open_jaxpr(eqn.params[CALLS[name]])
+        saved = self.remat, self.caller
+        if name in REMATS:
+            self.remats += 1
+            self.remat = self.remats
+        if self.caller is None and _jax.written_by_jax(inner):
+            self.caller = eqn
+        results = self.jaxpr(inner, [*self.constants(consts), *operands])
+        self.remat, self.caller = saved
+        return results
+
+    def constants(self, consts: Sequence[Any]) -> list[int]:
+        """Values for arrays that an inner jaxpr closes over."""
+        return [self.new_value(jax.typeof(c)) for c in consts]
+
+    def linear_solve(self, eqn: Any, operands: list[int]) -> list[int]:
+        """custom_linear_solve computes what its `solve` says."""
+        lengths = eqn.params["const_lengths"]
+        solve, consts = _jax.open_jaxpr(eqn.params["jaxprs"].solve)
+        start = lengths.matvec + lengths.vecmat
+        right = operands[start + lengths.solve + lengths.transpose_solve :]
+        own = operands[start : start + lengths.solve]
+        return self.jaxpr(solve, [*self.constants(consts), *own, *right])
+
+    def enter(self, kind: str, trips: int) -> int:
+        """A new region inside the current one."""
+        index = len(self.regions)
+        self.regions.append(Region(index, kind, self.region, trips))
+        return index
+
+    def body(self, region: int, jaxpr: Any, inputs: Sequence[int]) -> list[int]:
+        """Walks a body inside its region; `inputs` are values of the region."""
+        inner, consts = _jax.open_jaxpr(jaxpr)
+        saved, self.region = self.region, region
+        outputs = self.jaxpr(inner, [*self.constants(consts), *inputs])
+        self.region = saved
+        self.regions[region].inputs = tuple(inputs)
+        self.regions[region].outputs = tuple(outputs)
+        return outputs
+
+    def returns(self, closed: Any, outputs: Sequence[int]) -> list[int]:
+        """One `return` tie per result: what is handed back may be stored otherwise than used."""
+        returned = []
+        for value, var in zip(outputs, closed.jaxpr.outvars, strict=True):
+            if value == LITERAL:
+                returned.append(LITERAL)
+                continue
+            returned.append(self.new_value(var.aval))
+            self.tie(None, "return", [value], [returned[-1]])
+        return returned
+
+    def drop_dead(self, outputs: Sequence[int]) -> None:
+        """Drops ops that nothing needs and values that nothing names, and renumbers both."""
+        self.ops = live_ops(self.ops, outputs, len(self.values))
+        named = [False] * (len(self.values) + 1)  # the last entry stands for literals
+        for op in self.ops:
+            for v in op.operands:
+                named[v] = True
+            for v in op.results:
+                named[v] = True
+        for v in (*self.regions[TOP].inputs, *self.regions[TOP].outputs):
+            named[v] = True
+        named.pop()
+        place = [LITERAL] * (len(self.values) + 1)
+        live = [v for v, yes in zip(self.values, named, strict=True) if yes]
+        for i, v in enumerate(live):
+            place[v.index] = i
+            v.index = i
+        op_place = {op.index: i for i, op in enumerate(self.ops)}
+        for op in self.ops:
+            op.index = op_place[op.index]
+            op.operands = tuple([place[v] for v in op.operands])
+            op.results = tuple([place[v] for v in op.results])
+        for v in live:
+            v.op = op_place.get(v.op, NO_OP)
+        for region in self.regions:
+            region.op = op_place.get(region.op, NO_OP)
+            region.inputs = tuple(place[v] for v in region.inputs)
+            region.outputs = tuple(place[v] for v in region.outputs)
+        self.pins = [UserPin(place[p.value], p.sharding) for p in self.pins if place[p.value] >= 0]
+        self.values = live
+
+    def tie(
+        self, eqn: Any, name: str, operands: Sequence[int], results: Sequence[int], *, stacked: int = -1
+    ) -> None:
+        """An op that says these values are one array; `stacked` has an extra leading dim.
+
+        The leading dim of a scan's xs and ys is its own factor, and is never split inside.
+        """
+        operands = [v for v in operands if v != LITERAL]
+        if not operands or not results:
+            return
+        types = [self.values[v].type for v in (*operands, *results)]
+        rank = min(len(t.shape) for t in types)
+        same = list(range(rank))
+        dims = [["layer", *same] if i == stacked else same for i in range(len(types))]
+        key = ("tie", tuple(types), stacked, len(operands))
+        rule = self._rules.get(key)
+        if rule is None:
+            shape = OpShape(name, tuple(types[: len(operands)]), tuple(types[len(operands) :]), {})
+            rule = self._rules[key] = einsum(
+                shape, dims[: len(operands)], dims[len(operands) :], replicate=["layer"],
+                unit=NOTHING, work=0.0, fusible=True,
+            )  # fmt: skip
+        index = self.append(eqn, name, operands, results, rule, tie=True)
+        for v in results:
+            self.values[v].op = index
+
+
+def live_ops(ops: list[Op], outputs: Sequence[int], count: int) -> list[Op]:
+    """The ops that a result or an effect needs; loops and branches are kept."""
+    needed = [False] * (count + 1)  # the last entry stands for literals
+    for v in outputs:
+        needed[v] = True
+    kept: list[Op] = []
+    for op in reversed(ops):
+        if (
+            op.body or op.name in CARRIES or (op.eqn is not None and op.eqn.effects)
+            or any([needed[v] for v in op.results])
+        ):  # fmt: skip
+            for v in op.operands:
+                needed[v] = True
+            kept.append(op)
+    kept.reverse()
+    return kept
+
+
+def donated_aliases(program: Program) -> dict[int, int]:
+    """Which donated input each output takes the place of: same shape and dtype, in order."""
+    free: dict[TensorShape, list[int]] = {}
+    for value in program.inputs:
+        if value in program.donated:
+            free.setdefault(program.values[value].type, []).append(value)
+    for queue in free.values():
+        queue.reverse()
+    aliases: dict[int, int] = {}
+    for position, value in enumerate(program.outputs):
+        if value != LITERAL and free.get(program.values[value].type):
+            aliases[position] = free[program.values[value].type].pop()
+    return aliases

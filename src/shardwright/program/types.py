@@ -1,0 +1,205 @@
+"""The Program: ops in execution order, values, nested regions.
+
+Invariants (see check.py)
+- `ops` lists every op, those of nested regions too, in execution order;
+- an operand is a literal, or a value defined before it in its region or one around it;
+- a region op (scan, while, cond) is followed by its entry ties, its bodies' ops and its exit
+  ties; a tie is an op whose rule says which outer dims are which body dims;
+- every result of the function is the result of a `return` tie;
+- every value has one definition: an input, a constant, an op, or a tie of its region.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from shardwright import _jax
+from shardwright.rules.rule import Rule, TensorShape
+
+LITERAL = -1  # an operand that is a number in the program text
+TOP = 0  # the region of the function itself
+NO_REMAT = 0
+
+
+class Value:
+    """One array: shape, dtype and where it comes from."""
+
+    __slots__ = ("index", "op", "path", "type")
+
+    def __init__(self, index: int, type_: TensorShape, op: int, path: str | None = None) -> None:
+        self.index = index
+        self.type = type_
+        self.op = op  # the op that defines it; NO_OP for inputs and constants
+        self.path = path  # argument path, for inputs
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.type.shape
+
+    @property
+    def dtype(self) -> Any:
+        return self.type.dtype
+
+    @property
+    def bytes(self) -> int:
+        return tensor_bytes(self.type)
+
+    def __str__(self) -> str:
+        return f"%{self.index}:{format_type(self.type)}"
+
+
+NO_OP = -1
+
+
+class Op:
+    """One primitive applied to values."""
+
+    __slots__ = (
+        "body", "caller", "eqn", "index", "name", "operands", "region", "remat", "results", "rule",
+        "serial", "tie", "transposed",
+    )  # fmt: skip
+
+    def __init__(
+        self, index: int, name: str, operands: tuple[int, ...], results: tuple[int, ...],
+        rule: Rule, *, region: int, remat: int, transposed: bool, eqn: Any, caller: Any,
+        body: tuple[int, ...] = (), tie: bool = False,
+    ) -> None:  # fmt: skip
+        self.index = index
+        self.serial = index  # its number in the walk over the jaxpr, dead ops included
+        self.name = name
+        self.operands = operands  # value indices, LITERAL for numbers
+        self.results = results
+        self.rule = rule
+        self.region = region
+        self.remat = remat  # which remat body it stands in; NO_REMAT
+        self.transposed = transposed  # part of a backward pass
+        self.eqn = eqn  # the JAX equation
+        self.caller = caller  # the equation in the user's code when JAX's own code wrote eqn
+        self.body = body  # regions, of a region op
+        self.tie = tie  # joins values inside and outside a region; computes nothing
+
+    @property
+    def source(self) -> _jax.Frame | None:
+        """The user's line that wrote this op."""
+        eqn = self.caller or self.eqn
+        return user_frame(eqn.source_info) if eqn is not None else None
+
+
+@dataclass(slots=True)
+class Region:
+    """The body of a scan, while or cond; region 0 is the function itself."""
+
+    index: int
+    kind: str  # "function", "scan", "while", "while_cond", "cond"
+    parent: int
+    trips: int  # times it runs for one run of its parent
+    inputs: tuple[int, ...] = ()
+    outputs: tuple[int, ...] = ()
+    op: int = NO_OP
+
+
+@dataclass(frozen=True, slots=True)
+class UserPin:
+    """A with_sharding_constraint in the user's code."""
+
+    value: int
+    sharding: Any
+
+
+@dataclass(slots=True, weakref_slot=True)
+class Program:
+    """A traced JAX function."""
+
+    name: str
+    values: list[Value]
+    ops: list[Op]
+    regions: list[Region]
+    inputs: tuple[int, ...]  # one value per argument leaf
+    consts: tuple[int, ...]  # arrays the function closes over
+    outputs: tuple[int, ...]  # one value (or LITERAL) per result leaf
+    output_paths: tuple[str, ...]
+    donated: frozenset[int]  # inputs the caller gives up
+    aliases: dict[int, int]  # output position -> donated input value whose buffer it takes
+    pins: list[UserPin]
+    signature: Any = None  # program.arguments.Signature
+    _uses: Any = field(default=None, repr=False)
+
+    @property
+    def opaque(self) -> Counter[str]:
+        """How often each primitive without a rule occurs."""
+        return Counter(op.name for op in self.ops if op.rule.opaque)
+
+    def uses(self) -> list[list[int]]:
+        """For each value, the ops that read it."""
+        if self._uses is None:
+            uses: list[list[int]] = [[] for _ in self.values]
+            for op in self.ops:
+                for value in dict.fromkeys(op.operands):
+                    if value != LITERAL:
+                        uses[value].append(op.index)
+            self._uses = uses
+        return self._uses
+
+    def trips(self, region: int) -> int:
+        """How often a region runs in one step."""
+        trips = 1
+        while region != TOP:
+            trips *= self.regions[region].trips
+            region = self.regions[region].parent
+        return trips
+
+    def where(self, value: int) -> str:
+        """A value's argument path, or the user's line that computes it."""
+        v = self.values[value]
+        if v.path is not None:
+            return v.path
+        source = self.ops[v.op].source if v.op != NO_OP else None
+        return str(source) if source else "constant"
+
+    def __str__(self) -> str:
+        from shardwright.program.text import format_program
+
+        return format_program(self)
+
+
+def tensor_bytes(type_: TensorShape) -> int:
+    """Bytes of one array; sub-byte types count a byte per element."""
+    size = getattr(type_.dtype, "itemsize", 4)
+    for dim in type_.shape:
+        size *= dim
+    return int(size)
+
+
+_SHORT = {
+    "float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c", "float8": "f8",
+}  # fmt: skip
+
+
+def format_type(type_: TensorShape) -> str:
+    """f32[8,16]"""
+    name = str(type_.dtype)
+    stem = name.rstrip("0123456789")
+    if stem in _SHORT:
+        name = _SHORT[stem] + name[len(stem) :]
+    return f"{name}[{','.join(map(str, type_.shape))}]"
+
+
+def user_frame(source_info: Any) -> _jax.Frame | None:
+    """The innermost line outside installed libraries, or outside JAX if there is none."""
+    first = None
+    for frame in _jax.frames(source_info):
+        if "site-packages" not in frame.file and "/shardwright/" not in frame.file:
+            return frame
+        if first is None:
+            first = frame
+        if "/shardwright/zoo/" in frame.file:
+            return frame
+    return first
+
+
+def iterate_values(program: Program, indices: tuple[int, ...]) -> Iterator[Value]:
+    """The values at these indices, literals left out."""
+    return (program.values[i] for i in indices if i != LITERAL)
