@@ -42,13 +42,13 @@ def scan(walk: Walk, eqn: Any, operands: list[int]) -> list[int]:
     for i, (outer, inner) in enumerate(zip(operands, inputs, strict=True)):
         kind = "const" if i < consts else "init" if i < consts + carries else "xs"
         stacked = 0 if kind == "xs" else -1
-        walk.tie(eqn, f"scan.{kind}", [outer], [inner], stacked=stacked)
+        walk.tie(eqn, f"scan.{kind}", [outer], [inner], body=[region], stacked=stacked)
     outputs = walk.body(region, jaxpr, inputs)
     for i, (inner, outer) in enumerate(zip(outputs, results, strict=True)):
         if i < carries:
-            walk.tie(eqn, "scan.carry", [inner, inputs[consts + i]], [outer])
+            walk.tie(eqn, "scan.carry", [inner, inputs[consts + i]], [outer], body=[region])
         else:
-            walk.tie(eqn, "scan.ys", [inner], [outer], stacked=1)
+            walk.tie(eqn, "scan.ys", [inner], [outer], body=[region], stacked=1)
     return results
 
 
@@ -61,15 +61,15 @@ def while_loop(walk: Walk, eqn: Any, operands: list[int]) -> list[int]:
     cond_inputs, body_inputs = _body_inputs(walk, cond), _body_inputs(walk, body)
     carries = operands[n_cond + n_body :]
     for outer, inner in zip(operands[:n_cond], cond_inputs, strict=False):
-        walk.tie(eqn, "while.const", [outer], [inner])
+        walk.tie(eqn, "while.const", [outer], [inner], body=regions[:1])
     for outer, inner in zip(operands[n_cond : n_cond + n_body], body_inputs, strict=False):
-        walk.tie(eqn, "while.const", [outer], [inner])
+        walk.tie(eqn, "while.const", [outer], [inner], body=regions[1:])
     for outer, *inner in zip(carries, cond_inputs[n_cond:], body_inputs[n_body:], strict=True):
-        walk.tie(eqn, "while.init", [outer], inner)
+        walk.tie(eqn, "while.init", [outer], inner, body=regions)
     walk.body(regions[0], cond, cond_inputs)
     outputs = walk.body(regions[1], body, body_inputs)
     for inner, carry, outer in zip(outputs, body_inputs[n_body:], results, strict=True):
-        walk.tie(eqn, "while.carry", [inner, carry], [outer])
+        walk.tie(eqn, "while.carry", [inner, carry], [outer], body=regions[1:])
     return results
 
 
@@ -80,14 +80,14 @@ def cond(walk: Walk, eqn: Any, operands: list[int]) -> list[int]:
     results = _region_op(walk, eqn, operands, regions)
     inputs = [_body_inputs(walk, branch) for branch in branches]
     for outer, *inner in zip(operands[1:], *inputs, strict=True):
-        walk.tie(eqn, "cond.operand", [outer], inner)
+        walk.tie(eqn, "cond.operand", [outer], inner, body=regions)
     outputs = [
         walk.body(region, branch, given)
         for region, branch, given in zip(regions, branches, inputs, strict=True)
     ]
     for *inner, outer in zip(*outputs, results, strict=True):
         if any(v != LITERAL for v in inner):
-            walk.tie(eqn, "cond.result", inner, [outer])
+            walk.tie(eqn, "cond.result", inner, [outer], body=regions)
     return results
 
 

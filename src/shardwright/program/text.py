@@ -29,7 +29,7 @@ def format_op(program: Program, op: Op) -> str:
     """%2:f32[8,2] = dot_general %0 %1   ([i,j],[j,k])->([i,k]) {i=8,j=4,k=2} reduction={j}"""
     results = ", ".join(str(program.values[i]) for i in op.results)
     operands = " ".join("literal" if i == LITERAL else f"%{i}" for i in op.operands)
-    if op.body:
+    if op.is_region:
         bodies = ", ".join(
             f"{program.regions[r].kind} x{program.regions[r].trips}" for r in op.body
         )

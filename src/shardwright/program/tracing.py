@@ -283,8 +283,9 @@ class Walk:
         self.values = live
 
     def tie(
-        self, eqn: Any, name: str, operands: Sequence[int], results: Sequence[int], *, stacked: int = -1
-    ) -> None:
+        self, eqn: Any, name: str, operands: Sequence[int], results: Sequence[int], *,
+        body: Sequence[int] = (), stacked: int = -1,
+    ) -> None:  # fmt: skip
         """An op that says these values are one array; `stacked` has an extra leading dim.
 
         The leading dim of a scan's xs and ys is its own factor, and is never split inside.
@@ -304,7 +305,7 @@ class Walk:
                 shape, dims[: len(operands)], dims[len(operands) :], replicate=["layer"],
                 unit=NOTHING, work=0.0, fusible=True,
             )  # fmt: skip
-        index = self.append(eqn, name, operands, results, rule, tie=True)
+        index = self.append(eqn, name, operands, results, rule, tie=True, body=tuple(body))
         for v in results:
             self.values[v].op = index
 
@@ -317,7 +318,7 @@ def live_ops(ops: list[Op], outputs: Sequence[int], count: int) -> list[Op]:
     kept: list[Op] = []
     for op in reversed(ops):
         if (
-            op.body or op.name in CARRIES or (op.eqn is not None and op.eqn.effects)
+            op.is_region or op.name in CARRIES or (op.eqn is not None and op.eqn.effects)
             or any([needed[v] for v in op.results])
         ):  # fmt: skip
             for v in op.operands:

@@ -78,8 +78,13 @@ class Op:
         self.transposed = transposed  # part of a backward pass
         self.eqn = eqn  # the JAX equation
         self.caller = caller  # the equation in the user's code when JAX's own code wrote eqn
-        self.body = body  # regions, of a region op
+        self.body = body  # the regions of a loop or branch, or those that a tie leads into
         self.tie = tie  # joins values inside and outside a region; computes nothing
+
+    @property
+    def is_region(self) -> bool:
+        """Whether this is a loop or branch itself."""
+        return bool(self.body) and not self.tie
 
     @property
     def source(self) -> _jax.Frame | None:

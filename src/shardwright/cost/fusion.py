@@ -1,0 +1,89 @@
+"""What a compiler materialises: which values are written to memory, and how often they are read.
+
+Elementwise chains fuse. A value that a fusible op computes is kept in memory only when something
+needs it there: a dot, a gather, a loop border, a result, or several readers for whom computing
+it again would read more than the value itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardwright.program.types import LITERAL, NO_OP, Op, Program
+from shardwright.rules.rule import MATRIX, NOTHING, PASS, PERMUTE, REPLICATE
+
+# A value read several times is kept when computing it anew would read this much more.
+RECOMPUTE_READS = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Fusion:
+    """The static fusion model of one program."""
+
+    materialised: np.ndarray  # [values] bool
+    traffic: np.ndarray  # [values] times its bytes pass between memory and fused work
+    sources: list[tuple[int, ...]]  # [values] materialised values behind an unmaterialised one
+
+
+def reads_fused(op: Op) -> bool:
+    """Whether an op computes its operands on the fly: elementwise work and reductions."""
+    rule = op.rule
+    if rule.fusible:
+        return not op.tie
+    return rule.unit not in (MATRIX, NOTHING) and any(
+        kind not in (PASS, PERMUTE, REPLICATE) for kind in rule.kinds
+    ) and len(op.operands) <= 2  # fmt: skip
+
+
+def find_fusions(program: Program) -> Fusion:
+    """Walks the program once, in order."""
+    count = len(program.values)
+    uses = program.uses()
+    size = [v.bytes for v in program.values]
+    fused = [reads_fused(op) for op in program.ops]
+    materialised = np.ones(count, bool)
+    sources: list[tuple[int, ...]] = [()] * count
+    cluster = list(range(len(program.ops)))  # union-find over fused ops
+
+    def find(x: int) -> int:
+        while cluster[x] != x:
+            cluster[x] = cluster[cluster[x]]
+            x = cluster[x]
+        return x
+
+    outputs = set(program.outputs)
+    for v in program.values:
+        if v.op == NO_OP or v.index in outputs:
+            continue
+        op = program.ops[v.op]
+        if not op.rule.fusible or op.tie:
+            continue
+        behind: dict[int, None] = {}
+        for x in op.operands:
+            if x != LITERAL:
+                behind.update(dict.fromkeys((x,) if materialised[x] else sources[x]))
+        readers = uses[v.index]
+        kept = any(not fused[u] and program.ops[u].name != "return" for u in readers)
+        if not kept and len(readers) > 1:
+            kept = sum(size[s] for s in behind) > RECOMPUTE_READS * size[v.index]
+        materialised[v.index] = kept
+        sources[v.index] = tuple(behind)
+    traffic = np.zeros(count, np.int64)
+    for v in program.values:
+        if not materialised[v.index] and v.op != NO_OP:
+            for u in uses[v.index]:
+                if fused[u]:
+                    cluster[find(u)] = find(v.op)
+    for v in program.values:
+        if not materialised[v.index]:
+            continue
+        readers = {find(u) for u in uses[v.index] if fused[u]}
+        traffic[v.index] += len(readers)
+        if v.op != NO_OP and program.ops[v.op].rule.fusible and not program.ops[v.op].tie:
+            traffic[v.index] += 1  # fused work writes it; other ops count their own results
+    for op in program.ops:
+        if op.name == "return" and not materialised[op.operands[0]]:
+            traffic[op.results[0]] += 1  # computed straight into the result
+    return Fusion(materialised, traffic, sources)

@@ -1,0 +1,272 @@
+"""Seconds of one collective on a mesh of devices.
+
+Each mesh axis becomes a level of links. For n members, of which D_i meet at level i and
+S_i = D_0 ... D_(i-1) share a unit below it, w_i = bytes/s one device sends at level i, x = bytes of
+the larger side on one device:
+
+    all-gather, reduce-scatter   x  max_i (D_i - 1) / (D_i S_i w_i)
+    all-reduce                   twice that: a reduce-scatter, then an all-gather
+    all-to-all                   x  max_i of  what leaves a unit of level i, (n - S_i) / n / w_i
+                                 (inside a node only what stays in it: (D_0 - 1) / n / w_0;
+                                 on a ring of q: x / n D_0  floor(q^2 / 4) / q / w, its bisection)
+    collective-permute           x  max_i 1 / (S_i w_i): one device of each unit crosses its border
+
+The levels work at the same time on different pieces, hence max. This is the tree formula of the
+JAX scaling book (chapter GPUs, "Cross-node collectives"); with one level it is V (n - 1) / n / W
+(chapter Sharding). On a torus w_0 is the sum over the dims in use of one link, or two where the dim
+wraps around (same chapter: bidirectional bandwidth times number of axes). The book's all-to-all,
+a quarter of an all-gather, is the bisection of large rings; small ones are exact here.
+
+    seconds = latency + x b (1 + sqrt(h / x))
+
+where h is the size that reaches half of the peak. The square root follows the book's measurements
+on 8 H100 with one constant (1.5e11 B/s a link at 58 MB, 3.7e11 at several GB); x / (x + h) through
+the same points would charge 400 us for an empty all-reduce.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shardwright.cost.devices import Device
+from shardwright.cost.devices import device as find_device
+from shardwright.cost.torus import Ring, fits, place, rings
+from shardwright.errors import ShardwrightError
+from shardwright.mesh import Mesh
+
+KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
+CALIBRATED_MEMBERS = 8  # half_bandwidth_bytes is of a ring of 8, whose messages are 1/8 of it
+
+
+class Curve(NamedTuple):
+    """Seconds of one kind of collective over some axes: latency + slope x + root sqrt(x)."""
+
+    latency_s: float
+    s_per_byte: float
+    s_per_root_byte: float
+
+    def seconds(self, bytes: float) -> float:
+        return self.latency_s + self.s_per_byte * bytes + self.s_per_root_byte * math.sqrt(bytes)
+
+
+FREE = Curve(0.0, 0.0, 0.0)  # a collective over one device
+
+
+class Level(NamedTuple):
+    """Links of one kind that a collective crosses."""
+
+    kind: str  # "torus", "node", "network", "dcn" or "given"
+    members: float  # D_i: units of the level below that meet here
+    bytes_per_s: float  # w_i
+    latency_s: float
+    half_bytes: float
+    rings: tuple[Ring, ...] = ()  # of a torus
+
+
+@dataclass(frozen=True, slots=True)
+class LinkRow:
+    """One mesh axis and what carries it."""
+
+    axis: str
+    size: int
+    link: str
+    bytes_per_s: float  # of a large all-gather: gathered bytes per second
+    latency_s: float
+    wrap: bool
+
+
+class Network:
+    """The links under a mesh of one kind of device."""
+
+    def __init__(self, mesh: Any, device: str | Device) -> None:
+        self.mesh = Mesh.of(mesh)
+        self.device = find_device(device)
+        self._curves: dict[tuple[str, tuple[str, ...]], Curve] = {}
+        given = self.mesh.links
+        self._inner = [
+            (name, size)
+            for name, size in self.mesh.axes
+            if name not in self.mesh.dcn and name not in given
+        ]
+        torus = self.device.topology == "torus"
+        self._dims = place(self._inner, self.device, self.mesh.wrap) if torus else []
+
+    def seconds(self, kind: str, axes: tuple[str, ...], bytes: float) -> float:
+        """Seconds of one collective of XLA's `kind` over the product of `axes`.
+
+        `bytes` is the larger side on one device: the operand of a reduction, the result of a
+        gather, the local shard of an all-to-all or permute.
+        """
+        curve = self._curves.get((kind, axes))
+        if curve is None:
+            curve = self.curve(kind, axes)
+        if bytes <= 0:
+            return 0.0
+        return curve[0] + curve[1] * bytes + curve[2] * math.sqrt(bytes)
+
+    def curve(self, kind: str, axes: Iterable[str]) -> Curve:
+        """The three numbers behind `seconds`, computed once per kind and axes."""
+        key = (kind, tuple(axes))
+        if key not in self._curves:
+            self._check(*key)
+            self._curves[key] = _curve(kind, self.levels(key[1]))
+        return self._curves[key]
+
+    def levels(self, axes: Sequence[str]) -> list[Level]:
+        """The levels of links that a collective over `axes` crosses, fastest first."""
+        shape, hw = self.mesh.shape, self.device
+        inner = [name for name, size in self._inner if name in axes and size > 1]
+        found = []
+        if inner and hw.topology == "torus":
+            used = tuple(rings(self._dims, inner, hw))
+            rate, hops = sum(ring.bytes_per_s for ring in used), sum(ring.hops for ring in used)
+            members = math.prod(ring.size for ring in used)
+            found.append(
+                Level("torus", members, rate, hops * hw.latency_s, hw.half_bandwidth_bytes, used)
+            )
+        elif inner:
+            found += self._switch_levels(inner)
+        for name in axes:
+            if name in self.mesh.links and shape[name] > 1:
+                link = self.mesh.links[name]
+                half = link.half_bandwidth_bytes
+                found.append(Level("given", shape[name], link.bytes_per_s, link.latency_s, half))
+        slices = math.prod(shape[name] for name in self._dcn if name in axes)
+        found.sort(key=lambda level: -level.bytes_per_s)
+        if slices > 1:
+            latency = hw.dcn_latency_s * math.ceil(math.log2(slices))
+            rate = hw.dcn_bytes_per_s or hw.link_bytes_per_s
+            found.append(Level("dcn", slices, rate, latency, hw.half_bandwidth_bytes))
+        return found
+
+    def describe(self) -> list[LinkRow]:
+        """One row per mesh axis for a report."""
+        rows = []
+        for name, size in self.mesh.axes:
+            levels = self.levels((name,))
+            curve = self.curve("all-gather", (name,))
+            rate = 1 / curve.s_per_byte if curve.s_per_byte else math.inf
+            used = [ring for level in levels for ring in level.rings]
+            wrap = bool(used) and all(ring.wrap for ring in used)
+            link = " + ".join(_describe(level) for level in levels) or "none"
+            rows.append(LinkRow(name, size, link, rate, curve.latency_s, wrap))
+        return rows
+
+    def notes(self) -> list[str]:
+        """What a reader should know about how the axes were mapped to links."""
+        hw, found = self.device, []
+        if hw.topology == "torus" and not fits(self._inner, hw):
+            count, largest = (
+                math.prod(size for _, size in self._inner),
+                "x".join(map(str, hw.torus)),
+            )
+            found.append(
+                f"{count} devices exceed the largest {hw.name} slice ({largest}): "
+                f'mark the axis between slices, e.g. Mesh(..., dcn=("{self.mesh.names[0]}",))'
+            )
+        return found
+
+    @property
+    def _dcn(self) -> tuple[str, ...]:
+        return tuple(name for name in self.mesh.dcn if name not in self.mesh.links)
+
+    def _switch_levels(self, inner: Sequence[str]) -> list[Level]:
+        """In-node and cross-node levels, by the order of axes and the devices per node."""
+        hw = self.device
+        sizes = [size for _, size in self._inner]
+        per_node = _devices_used_per_node(math.prod(sizes), hw.devices_per_node)
+        numbers = np.arange(math.prod(sizes)).reshape(sizes)  # last axis: consecutive devices
+        moved = [place for place, (name, _) in enumerate(self._inner) if name in inner]
+        kept = [place for place in range(len(sizes)) if place not in moved]
+        members = math.prod(sizes[place] for place in moved)
+        groups = numbers.transpose(kept + moved).reshape(-1, members)  # [groups, members]
+        nodes = np.sort(groups // per_node, axis=1)
+        spanned = 1 + int((np.diff(nodes, axis=1) > 0).sum(axis=1).max())  # by the worst group
+        half = hw.half_bandwidth_bytes
+        levels = []
+        if members > spanned:
+            levels.append(Level("node", members / spanned, hw.link_bytes_per_s, hw.latency_s, half))
+        if spanned > 1:
+            rate = (hw.node_bytes_per_s or hw.link_bytes_per_s) / hw.devices_per_node
+            latency = hw.dcn_latency_s * math.ceil(math.log2(spanned))
+            latency += 0.0 if levels else hw.latency_s
+            levels.append(Level("network", spanned, rate, latency, half))
+        return levels
+
+    def _check(self, kind: str, axes: tuple[str, ...]) -> None:
+        if kind not in KINDS:
+            raise ShardwrightError(f"unknown collective {kind!r}", try_=", ".join(KINDS))
+        for name in axes:
+            if name not in self.mesh.names:
+                raise ShardwrightError(
+                    f"{kind} over an unknown mesh axis {name!r}",
+                    mesh=self.mesh,
+                    try_=", ".join(self.mesh.names),
+                )
+        if len(set(axes)) < len(axes):
+            raise ShardwrightError(f"{kind} names an axis twice: {', '.join(axes)}")
+
+
+def _curve(kind: str, levels: Sequence[Level]) -> Curve:
+    """The curve of one collective over the levels, fastest first."""
+    if not levels:
+        return FREE
+    members = math.prod(level.members for level in levels)
+    below = 1.0  # S_i
+    slopes, latencies = [], []
+    for place_, level in enumerate(levels):
+        rate = level.bytes_per_s
+        if kind == "all-to-all":
+            if level.rings:
+                share = level.members / members  # of the shard stays in the slice
+                slope = share * max(_bisection(ring) for ring in level.rings)
+            elif place_ == 0 and level.kind == "node":
+                slope = (level.members - 1) / members / rate
+            else:
+                slope = (members - below) / members / rate
+        elif kind == "collective-permute":
+            slope = 1 / (below * (_one_link(level) if level.rings else rate))
+        else:
+            slope = (level.members - 1) / level.members / (below * rate)
+        slopes.append(slope)
+        latencies.append(level.latency_s)
+        below *= level.members
+    slope, latency = max(slopes), sum(latencies)
+    half = max(level.half_bytes for level in levels)
+    if kind == "collective-permute":
+        half /= CALIBRATED_MEMBERS
+    times = 2 if kind == "all-reduce" else 1
+    return Curve(times * latency, times * slope, times * slope * math.sqrt(half))
+
+
+def _bisection(ring: Ring) -> float:
+    """Seconds per byte of the local shard of an all-to-all on a ring or line of q devices.
+
+    floor(q^2 / 4) / q shards pass each device's two links (ring) or the middle link (line).
+    """
+    return (ring.size**2 // 4) / ring.size / ring.bytes_per_s
+
+
+def _one_link(level: Level) -> float:
+    """Bytes/s of the slowest single link of a torus level: a shift uses one direction."""
+    return min(ring.bytes_per_s / (2 if ring.wrap else 1) for ring in level.rings)
+
+
+def _devices_used_per_node(count: int, per_node: int) -> int:
+    """The largest even share of `count` devices per node: 64 of 72 for 128 devices."""
+    if count <= per_node:
+        return count
+    return max(share for share in range(1, per_node + 1) if count % share == 0)
+
+
+def _describe(level: Level) -> str:
+    if not level.rings:
+        names = {"node": "in node", "network": "across nodes", "dcn": "DCN", "given": "given"}
+        return f"{level.members:g} {names[level.kind]}"
+    parts = [f"{'ring' if ring.wrap else 'line'} of {ring.size}" for ring in level.rings]
+    return " x ".join(parts)

@@ -1,0 +1,149 @@
+"""Liveness: which buffers exist at each point of the program, and the points that can be peaks.
+
+A buffer lives from the op that writes it to the last op that reads it, directly or through
+fused work. Arguments live throughout; a result that takes the place of a donated argument has no
+buffer of its own. What a loop reads lives until the loop ends, what it returns from its start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardwright.cost.fusion import Fusion
+from shardwright.program.types import LITERAL, NO_OP, TOP, Program
+
+NO_POINT = -1
+# Ties whose inner value is the outer buffer itself.
+_SAME_BUFFER = ("scan.const", "scan.init", "while.const", "while.init", "cond.operand")
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetimes:
+    """For each value the first and last op at which its buffer exists; NO_POINT: no buffer."""
+
+    first: np.ndarray  # [values]
+    last: np.ndarray  # [values]
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """The points of the program that no others dominate."""
+
+    ops: np.ndarray  # [points] the op at the point
+    temp_class: np.ndarray  # [points] op class whose moved copies exist there too, or -1
+    live: np.ndarray  # [points, layouts] buffers of each layout
+
+
+def find_lifetimes(program: Program, fusion: Fusion) -> Lifetimes:
+    """The lifetime of every buffer."""
+    count, end_of_program = len(program.values), len(program.ops)
+    region_end = _region_ends(program)
+    first = np.array([max(v.op, 0) for v in program.values], np.int64)
+    last = np.full(count, NO_POINT, np.int64)
+    shared = np.zeros(count, bool)  # values without a buffer of their own
+    aliased = {program.outputs[p] for p in program.aliases}
+    for op in program.ops:
+        at = op.index
+        if op.tie and op.body:
+            ends = [region_end[r] for r in op.body]
+            inside = program.regions[op.body[0]]
+            if op.name in _SAME_BUFFER:
+                shared[list(op.results)] = True
+            at = max(at, *ends)
+            if at == op.index:  # an exit: the loop's result exists since the loop began
+                for r in op.results:
+                    first[r] = min(first[r], inside.op)
+        for v in op.operands:
+            if v != LITERAL:
+                last[v] = max(last[v], at)
+    for op in reversed(program.ops):  # fused work reads its sources where it is itself read
+        for v in op.results:
+            if not fusion.materialised[v]:
+                for s in fusion.sources[v]:
+                    last[s] = max(last[s], last[v])
+    for v in (*program.inputs, *program.consts):
+        first[v], last[v] = 0, end_of_program
+    for op in program.ops:
+        if op.name == "return":
+            operand, result = op.operands[0], op.results[0]
+            first[result], last[result] = op.index, end_of_program
+            if program.values[operand].op != NO_OP:
+                first[result] = first[operand] if fusion.materialised[operand] else op.index
+                shared[operand] = True  # it is the result's buffer
+            if result in aliased:
+                shared[result] = True
+    none = shared | ~fusion.materialised | (last == NO_POINT)
+    first[none] = last[none] = NO_POINT
+    return Lifetimes(first, last)
+
+
+def _region_ends(program: Program) -> list[int]:
+    """The last op inside each region, nested ones included."""
+    ends = [0] * len(program.regions)
+    for op in program.ops:
+        region = op.region
+        while region != TOP:
+            ends[region] = max(ends[region], op.index)
+            region = program.regions[region].parent
+    return ends
+
+
+def live_counts(
+    lifetimes: Lifetimes, layout_of: np.ndarray, layouts: int, ops: int
+) -> np.ndarray:
+    """[ops + 1, layouts] how many buffers of each layout exist while an op runs."""
+    change = np.zeros((ops + 2, layouts), np.int32)
+    real = lifetimes.first != NO_POINT
+    np.add.at(change, (lifetimes.first[real], layout_of[real]), 1)
+    np.add.at(change, (lifetimes.last[real] + 1, layout_of[real]), -1)
+    return np.cumsum(change, 0)[: ops + 1]
+
+
+def peak_points(live: np.ndarray, op_class: np.ndarray, can_move: Sequence[bool]) -> Points:
+    """Drops every point that another one dominates in all states.
+
+    Points of one op class are compared with each other, since moved copies exist there too.
+    Along repeated layers counts grow and shrink evenly: of such a row only the ends can be peaks.
+    """
+    owner = np.concatenate([op_class, [-1]])
+    owner = np.where((owner >= 0) & np.append(np.array(can_move, bool), False)[owner], owner, -1)
+    kept: list[int] = []
+    for c in np.unique(owner):
+        rows = np.flatnonzero(owner == c)
+        rows = rows[_first_of_equal(live[rows])]
+        rows = rows[_run_ends(live[rows])]
+        kept.extend(rows[_undominated(live[rows])].tolist())
+    ops = np.array(sorted(kept))
+    free = ops[owner[ops] < 0]
+    moving = ops[owner[ops] >= 0]
+    if len(moving) and len(free):  # a point without copies is covered by one that has more
+        covered = np.array([bool((live[moving] >= live[p]).all(1).any()) for p in free])
+        ops = np.sort(np.concatenate([moving, free[~covered]]))
+    return Points(ops, owner[ops], live[ops].astype(np.float64))
+
+
+def _first_of_equal(rows: np.ndarray) -> np.ndarray:
+    key = rows @ np.random.default_rng(0).integers(1, 1 << 40, rows.shape[1])
+    _, index = np.unique(key, return_index=True)
+    return np.sort(index)
+
+
+def _run_ends(rows: np.ndarray) -> np.ndarray:
+    """Drops each row that lies on or below the middle of its neighbours: convex, so no peak."""
+    if len(rows) <= 2:
+        return np.arange(len(rows))
+    inside = (2 * rows[1:-1] <= rows[:-2] + rows[2:]).all(1)
+    return np.flatnonzero(np.concatenate([[True], ~inside, [True]]))
+
+
+def _undominated(rows: np.ndarray) -> np.ndarray:
+    """Indices of rows that no other row covers in every column."""
+    order = np.argsort(-rows.sum(1), kind="stable")
+    kept: list[int] = []
+    for i in order.tolist():
+        if not kept or not (rows[kept] >= rows[i]).all(1).any():
+            kept.append(i)
+    return np.array(sorted(kept), np.int64)

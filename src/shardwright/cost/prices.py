@@ -1,0 +1,100 @@
+"""Prices: seconds of one op on local shapes, seconds of one collective."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shardwright.cost.devices import Device
+from shardwright.cost.links import Network
+from shardwright.cost.roofline import dot_s, stream_s, vector_s
+from shardwright.mesh import Mesh
+from shardwright.rules.rule import MATRIX, NOTHING, PASS, PERMUTE, REPLICATE
+from shardwright.spmd.moves import SLICE, Move
+from shardwright.spmd.opclass import OpClass
+
+_NOT_REDUCED = (PASS, PERMUTE, REPLICATE)
+
+
+class DevicePrices:
+    """The prices on one device of one mesh."""
+
+    def __init__(self, mesh: Mesh, device: Device) -> None:
+        self.device = device
+        self.network = Network(mesh, device)
+        self.axis_names = mesh.names
+        self.axis_sizes = mesh.sizes
+        self._curves: dict[tuple[str, tuple[int, ...]], tuple[object, ...]] = {}
+
+    def move_s(self, move: Move) -> float:
+        """Seconds of one collective; a local slice is free."""
+        if move.kind == SLICE:
+            return 0.0
+        return self.network.seconds(
+            move.kind, tuple([self.axis_names[a] for a in move.axes]), move.bytes
+        )
+
+    def compute_s(self, op: OpClass, local: Sequence[int], slot_bytes: Sequence[int]) -> float:
+        """Seconds of one op whose atoms have these local sizes.
+
+        What is read and written by fused elementwise work is counted once per materialised
+        value (see fusion.py), so fusible ops and the inputs of reductions only cost arithmetic.
+        """
+        rule, device = op.rule, self.device
+        points = 1
+        for size in local:
+            points *= size
+        if rule.fusible:
+            return vector_s(device, rule.work * points) if rule.work else 0.0
+        count = len(op.operands)
+        if rule.unit == MATRIX and count >= 2:
+            return device.op_overhead_s + max(
+                self._dot_s(op, local, points), stream_s(device, sum(slot_bytes))
+            )
+        results = sum(slot_bytes[count:])
+        if rule.unit == NOTHING:
+            return device.op_overhead_s + stream_s(device, 2.0 * _moved(op, slot_bytes))
+        if is_reduction(op):
+            return device.op_overhead_s + max(
+                vector_s(device, rule.work * points), stream_s(device, results)
+            )
+        return device.op_overhead_s + max(
+            vector_s(device, rule.work * points), stream_s(device, sum(slot_bytes))
+        )
+
+    def _dot_s(self, op: OpClass, local: Sequence[int], points: int) -> float:
+        """A contraction as a batched [m, k] x [k, n]."""
+        left, right = set(op.operands[0].to_op), set(op.operands[1].to_op)
+        result = set(op.results[0].to_op)
+        m = n = k = batch = 1
+        for atom, size in enumerate(local):
+            if atom not in result:
+                k *= size
+            elif atom in left and atom in right:
+                batch *= size
+            elif atom in left:
+                m *= size
+            else:
+                n *= size
+        scale = op.rule.work / 2.0
+        return scale * dot_s(self.device, op.operands[0].dtype, batch=batch, m=m, n=n, k=k)
+
+
+def is_reduction(op: OpClass) -> bool:
+    """Whether a vector op reduces its operand, and so reads it inside one fusion."""
+    return not op.rule.fusible and len(op.operands) <= 2 and any(
+        kind not in _NOT_REDUCED for kind in op.kinds
+    ) and op.rule.unit not in (MATRIX, NOTHING)  # fmt: skip
+
+
+def _moved(op: OpClass, slot_bytes: Sequence[int]) -> int:
+    """Bytes that an op which only moves data really touches.
+
+    An update in place touches what it writes; a lookup what it reads.
+    """
+    count = len(op.operands)
+    result = sum(slot_bytes[count:])
+    if not count:
+        return result
+    base, rest = slot_bytes[0], sum(slot_bytes[1:count])
+    in_place = base == result and set(op.operands[0].to_op) == set(op.results[0].to_op)
+    return min(rest, result) if in_place and rest else min(result, base + rest)

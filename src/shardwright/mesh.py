@@ -1,0 +1,216 @@
+"""A mesh: named axes of devices, and what the user knows about the links under them.
+
+Invariants
+- axes are ordered major to minor: along the last axis neighbours have consecutive device numbers;
+- names are unique and not empty, sizes are positive integers;
+- `dcn`, `links` and `wrap` name axes of the mesh.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from shardwright.errors import ShardwrightError
+
+AXIS_NAMES = ("data", "model", "context")  # names for meshes that we make up
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """What one device can do along one axis, where the user knows better than the device's data."""
+
+    bytes_per_s: float  # sent by one device along this axis, all its links together
+    latency_s: float = 0.0  # of one collective
+    half_bandwidth_bytes: float = 0.0  # see cost/links.py
+
+    def __post_init__(self) -> None:
+        if not self.bytes_per_s > 0:
+            raise ShardwrightError(
+                f"link with {self.bytes_per_s} bytes/s", try_="Link(bytes_per_s=4.5e10)"
+            )
+        if self.latency_s < 0 or self.half_bandwidth_bytes < 0:
+            raise ShardwrightError("link with a negative latency or message size")
+
+
+@dataclass(frozen=True, slots=True)
+class Mesh:
+    """Named axes in order, major to minor.
+
+    >>> mesh = Mesh({"data": 8, "model": 4}, dcn=("data",))
+    >>> print(mesh, mesh.size, mesh.shape["model"])
+    data=8 x model=4 32 4
+    """
+
+    axes: tuple[tuple[str, int], ...]
+    dcn: tuple[str, ...] = field(default=(), kw_only=True)  # axes that cross slices
+    links: Mapping[str, Link] = field(default_factory=dict, kw_only=True, hash=False)
+    wrap: Mapping[str, bool] = field(default_factory=dict, kw_only=True, hash=False)
+
+    def __post_init__(self) -> None:
+        given: Any = self.axes  # a mapping or pairs: normalised here, so that both may be written
+        pairs = _pairs(given)
+        _check_axes(pairs)
+        object.__setattr__(self, "axes", pairs)
+        object.__setattr__(self, "dcn", (self.dcn,) if isinstance(self.dcn, str) else (*self.dcn,))
+        for what, names in (("dcn", self.dcn), ("links", self.links), ("wrap", self.wrap)):
+            for name in names:
+                if name not in self.names:
+                    raise ShardwrightError(
+                        f"{what} names an unknown mesh axis {name!r}",
+                        mesh=self,
+                        try_=_or(self.names),
+                    )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(name for name, _ in self.axes)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(size for _, size in self.axes)
+
+    @property
+    def shape(self) -> dict[str, int]:
+        return dict(self.axes)
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.sizes)
+
+    def __str__(self) -> str:
+        return " x ".join(f"{name}={size}" for name, size in self.axes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for a plan's JSON; `Mesh.from_dict` reads it back."""
+        return {
+            "axes": [[name, size] for name, size in self.axes],
+            "dcn": list(self.dcn),
+            "links": {name: asdict(link) for name, link in self.links.items()},
+            "wrap": dict(self.wrap),
+        }
+
+    @staticmethod
+    def from_dict(data: Mapping[str, Any]) -> Mesh:
+        """The mesh that `to_dict` described."""
+        return Mesh(
+            tuple((name, size) for name, size in data["axes"]),
+            dcn=tuple(data.get("dcn", ())),
+            links={name: Link(**link) for name, link in data.get("links", {}).items()},
+            wrap=dict(data.get("wrap", {})),
+        )
+
+    @staticmethod
+    def of(mesh: Any) -> Mesh:
+        """A Mesh from a Mesh, a dict, pairs, or a `jax.sharding.Mesh` or `AbstractMesh`."""
+        return mesh if isinstance(mesh, Mesh) else Mesh(mesh)
+
+
+def factorisations(
+    count: int,
+    *,
+    axes: Iterable[str] = AXIS_NAMES,
+    max_axes: int = 2,
+    ordered: bool = False,
+) -> list[Mesh]:
+    """Every mesh of `count` devices with up to `max_axes` axes larger than 1.
+
+    Names are labels that a search may give any meaning, so shapes that differ only in the order of
+    sizes are listed once, largest first. The order matters where it decides which axis stays
+    inside a node: `ordered=True` lists every order.
+
+    >>> [str(mesh) for mesh in factorisations(16)]
+    ['data=16', 'data=8 x model=2', 'data=4 x model=4']
+    """
+    _check_size("devices", count)
+    names = tuple(axes)
+    shapes = {
+        sizes if ordered else tuple(sorted(sizes, reverse=True))
+        for length in range(1, min(max_axes, len(names)) + 1)
+        for sizes in _products(count, length)
+    }
+    shapes = shapes or {(1,)}
+    in_order = sorted(shapes, key=lambda sizes: (len(sizes), tuple(-size for size in sizes)))
+    return [Mesh(tuple(zip(names, sizes, strict=False))) for sizes in in_order]
+
+
+def completions(sizes: Mapping[str, int | None], count: int) -> list[Mesh]:
+    """Every mesh of `count` devices with the given sizes, where None is free.
+
+    >>> [str(mesh) for mesh in completions({"data": None, "model": 4}, 64)]
+    ['data=16 x model=4']
+    """
+    _check_size("devices", count)
+    for name, size in sizes.items():
+        if size is not None:
+            _check_size(f"mesh axis {name!r}", size)
+    fixed = math.prod(size for size in sizes.values() if size is not None)
+    free = [name for name, size in sizes.items() if size is None]
+    if count % fixed or (not free and count != fixed):
+        raise ShardwrightError(
+            f"no mesh of {count} devices has these sizes",
+            mesh=" x ".join(f"{name}={size or '?'}" for name, size in sizes.items()),
+            try_=f"a device count that is a multiple of {fixed}",
+        )
+    found = _products(count // fixed, len(free), least=1)
+    return [Mesh({**sizes, **dict(zip(free, fill, strict=True))}) for fill in found]  # type: ignore[arg-type]
+
+
+def _products(count: int, length: int, least: int = 2) -> Iterator[tuple[int, ...]]:
+    """Ordered tuples of `length` integers, each at least `least`, with product `count`."""
+    if length == 0:
+        if count == 1:
+            yield ()
+        return
+    for first in range(least, count + 1):
+        if count % first == 0:
+            for rest in _products(count // first, length - 1, least):
+                yield (first, *rest)
+
+
+def _pairs(mesh: Any) -> tuple[tuple[Any, Any], ...]:
+    """The (name, size) pairs of anything that looks like a mesh."""
+    if hasattr(mesh, "axis_names") and hasattr(mesh, "shape"):  # jax Mesh and AbstractMesh
+        return tuple((name, mesh.shape[name]) for name in mesh.axis_names)
+    if isinstance(mesh, Mapping):
+        return tuple(mesh.items())
+    try:
+        return tuple((name, size) for name, size in mesh)
+    except (TypeError, ValueError):
+        raise ShardwrightError(
+            f"not a mesh: {mesh!r}", try_='{"data": 4, "model": 4}, or a jax.sharding.Mesh'
+        ) from None
+
+
+def _check_axes(pairs: tuple[tuple[Any, Any], ...]) -> None:
+    """Raises a ShardwrightError unless the pairs are unique names with positive sizes."""
+    written = " x ".join(f"{name}={size}" for name, size in pairs)
+    if not pairs:
+        raise ShardwrightError("a mesh needs at least one axis", try_='{"data": 1}')
+    for name, size in pairs:
+        if not isinstance(name, str) or not name:
+            raise ShardwrightError(
+                f"a mesh axis is called {name!r}", mesh=written, try_='a name such as "data"'
+            )
+        _check_size(f"mesh axis {name!r}", size, mesh=written)
+    names = [name for name, _ in pairs]
+    for name in names:
+        if names.count(name) > 1:
+            raise ShardwrightError(
+                f"mesh axis {name!r} appears {names.count(name)} times",
+                mesh=written,
+                try_="a different name for each axis",
+            )
+
+
+def _check_size(what: str, size: object, **facts: object) -> None:
+    if isinstance(size, bool) or not hasattr(size, "__index__"):
+        raise ShardwrightError(f"{what} has size {size!r}", **facts, try_="a positive integer")
+    if int(size.__index__()) < 1:
+        raise ShardwrightError(f"{what} has size {size}", **facts, try_="a positive integer")
+
+
+def _or(names: Iterable[str]) -> str:
+    return " or ".join(repr(name) for name in names)

@@ -1,0 +1,67 @@
+"""Convolutions: a dot over channels, with windows that reach over the edge of a shard.
+
+The iteration space is batch x output channels x input channels of a group x output positions x
+kernel positions: a spatial factor counts output positions, so work x (product of sizes) = flops.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from shardwright.rules.registry import register
+from shardwright.rules.rule import MATRIX, OpShape, Rule, einsum, with_work
+
+
+@register("conv_general_dilated")
+def _conv(op: OpShape) -> Rule:
+    p = op.params
+    numbers = p["dimension_numbers"]
+    lhs, rhs, out = (list(spec) for spec in (numbers.lhs_spec, numbers.rhs_spec, numbers.out_spec))
+    groups, batch_groups = p["feature_group_count"], p["batch_group_count"]
+    lhs_shape, rhs_shape = op.operands[0].shape, op.operands[1].shape
+    out_shape = op.results[0].shape
+    rank = len(lhs)
+    left: list[Any] = [None] * rank
+    right: list[Any] = [None] * rank
+    result: list[Any] = [None] * rank
+    sizes = {
+        "group": max(groups, batch_groups),
+        "batch": out_shape[out[0]],
+        "in": rhs_shape[rhs[1]],
+        "out": rhs_shape[rhs[0]] // max(groups, batch_groups),
+    }
+    # Groups are the major part of the channels (or, for batch groups, of the lhs batch).
+    left[lhs[0]] = ["group", "batch"] if batch_groups > 1 else "batch"
+    left[lhs[1]] = ["group", "in"] if groups > 1 else "in"
+    right[rhs[0]] = result[out[1]] = ["group", "out"]
+    right[rhs[1]] = "in"
+    result[out[0]] = "batch"
+    permute: list[Any] = []
+    # XLA splits groups, not what is inside one (inside a batch group it even aborts).
+    replicate: list[Any] = []
+    if groups > 1:
+        replicate += ["in", "out"]
+    elif batch_groups > 1:
+        replicate += ["batch", "out"]
+    for n in range(rank - 2):
+        kernel, position = ("kernel", n), ("position", n)
+        i, k, o = lhs_shape[lhs[2 + n]], rhs_shape[rhs[2 + n]], out_shape[out[2 + n]]
+        stride, pads = p["window_strides"][n], tuple(p["padding"][n])
+        dilated = p["lhs_dilation"][n] != 1 or p["rhs_dilation"][n] != 1
+        right[rhs[2 + n]], result[out[2 + n]], left[lhs[2 + n]] = kernel, position, position
+        replicate.append(kernel)
+        sizes[kernel], sizes[position] = k, o
+        if i == o * stride and k == stride and pads == (0, 0) and not dilated:
+            left[lhs[2 + n]] = [position, kernel]  # windows tile the input: no halo
+        elif k > o:  # the gradient of a kernel: every window covers most of the input
+            left[lhs[2 + n]] = ("input", n)
+            replicate += [position, ("input", n)]
+        else:
+            permute.append(position)
+    rule = einsum(
+        op, [left, right], [result],
+        reduce=["in"] if groups == 1 else [], permute=permute, replicate=replicate, sizes=sizes, unit=MATRIX,
+    )  # fmt: skip
+    kernel_points = math.prod(rhs_shape) // rhs_shape[rhs[0]]
+    return with_work(rule, 2 * math.prod(out_shape) * kernel_points)

@@ -1,0 +1,22 @@
+"""Fourier transforms: transformed dims stay whole, the others pass."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from shardwright.rules.registry import register
+from shardwright.rules.rule import OpShape, Rule, einsum, with_work
+
+
+@register("fft")
+def _fft(op: OpShape) -> Rule:
+    shape, out = op.operands[0].shape, op.results[0].shape
+    lengths = op.params["fft_lengths"]
+    batch = len(shape) - len(lengths)
+    operand: list[Any] = list(range(len(shape)))
+    # The last dim of a real transform has another length before than after.
+    result = [d if n == m else ("out", d) for d, (n, m) in enumerate(zip(shape, out, strict=True))]
+    whole = [*operand[batch:], *result[batch:]]
+    operations = 5 * math.log2(max(2, math.prod(lengths))) * math.prod(shape)
+    return with_work(einsum(op, [operand], [result], replicate=whole, linear=(0,)), operations)

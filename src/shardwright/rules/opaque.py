@@ -1,0 +1,47 @@
+"""Primitives that stay opaque on purpose, and why: every dim of theirs is whole."""
+
+from __future__ import annotations
+
+_BY_REASON: dict[str, str] = {
+    "collective of a shard_map body; the shard_map around it is opaque": """
+        all_gather all_gather_done all_gather_invariant all_gather_reduced all_gather_reduced_start
+        all_gather_start all_to_all all_to_all_done all_to_all_start axis_index pbroadcast
+        pbroadcast_done pbroadcast_start pmax pmin ppermute ppermute_done ppermute_start precv
+        preduced psend psum psum_done psum_invariant psum_invariant_start psum_start pvary
+        ragged_all_to_all reduce_scatter reduce_scatter_done reduce_scatter_start
+        reduced_vary_cast_p unreduced_psum unreduced_psum_start unreduced_reduce_scatter
+        unreduced_reduce_scatter_start vary_unreduced_cast_p""",
+    "the user's own SPMD program: its body and its shardings are not ours to change": """
+        shard_map custom_partitioning global_array_to_host_local_array
+        host_local_array_to_global_array""",
+    "calls Python on the host": """
+        pure_callback io_callback debug_callback debug_print buffer_callback inspect_sharding""",
+    "a kernel that only its author knows; give it a rule with shardwright.rule": """
+        pallas_call ffi_call tpu_custom_call mosaic_gpu_p core_map mpmd_map run_scoped
+        call_exported fused_call cudnn_fusion""",
+    "appears only inside Pallas kernels": """
+        bitcast broadcast_to einshape_lo max_contiguous multiple_of reciprocal roll
+        remove_memory_space with_memory_space_constraint""",
+    "mutable references and linear buffers have no factors": """
+        create_linear pin unpin run_state empty2""",
+    "a token or an effect, not an array": "after_all create_token check dce_sink unreachable",
+    "shapes of exported programs, known before a plan is made": """
+        dim_as_value dimension_size shape_assertion""",
+    "a derivative rule of custom_vjp(optimize_remat=True) that JAX has not opened": "remat_opt",
+    "metadata around a jaxpr; its operands are not one array each": "xla_metadata_call",
+    "a cuDNN kernel that brings its own partitioner": """
+        dot_product_attention_bwd dot_product_attention_bwd_wrapper dot_product_attention_fp8_bwd
+        dot_product_attention_fp8_bwd_wrapper dot_product_attention_fp8_fwd
+        dot_product_attention_fp8_fwd_wrapper dot_product_attention_fwd
+        dot_product_attention_fwd_wrapper rnn_bwd rnn_fwd scaled_matmul scaled_matmul_wrapper""",
+    "sparse formats: where the non-zeros are is data": """
+        bcoo_dot_general bcoo_dot_general_sampled bcoo_extract bcoo_fromdense bcoo_sort_indices
+        bcoo_spdot_general bcoo_sum_duplicates bcoo_todense bcoo_transpose bcsr_dot_general
+        bcsr_extract bcsr_fromdense bcsr_todense coo_fromdense coo_matmat coo_matvec coo_spmm
+        coo_spmv coo_todense csr_fromdense csr_matmat csr_matvec csr_spmm csr_spmv csr_todense
+        spsolve todense""",
+}
+
+OPAQUE: dict[str, str] = {
+    name: reason for reason, names in _BY_REASON.items() for name in names.split()
+}

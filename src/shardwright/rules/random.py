@@ -1,0 +1,79 @@
+"""Random numbers: counter-based, so every shard draws its own part of the same stream."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shardwright.rules.elementwise import elementwise
+from shardwright.rules.registry import register
+from shardwright.rules.rule import NOTHING, VECTOR, OpShape, Rule, einsum
+
+_ROUNDS = 60.0  # operations per number: 20 rounds of add, rotate, xor for two of them
+
+
+@register("threefry2x32", "threefry4x32", "philox2x32", "philox4x32")
+def _counter(op: OpShape) -> Rule:
+    return elementwise(op, work=_ROUNDS)
+
+
+@register("random_bits", "random_split")
+def _draw(op: OpShape) -> Rule:
+    # The shapes of key arrays exclude the key data: [keys] -> [keys, drawn].
+    keys = op.dims(0)
+    drawn = op.result_dims()[len(keys) :]
+    return einsum(op, [keys], [[*keys, *drawn]], work=_ROUNDS)
+
+
+@register("random_fold_in", "random_seed")
+def _per_key(op: OpShape) -> Rule:
+    return elementwise(op, work=_ROUNDS)
+
+
+@register("random_gamma")
+def _gamma(op: OpShape) -> Rule:
+    """Rejection sampling, one key per sample: JAX flattens the samples, so only the first dim
+    can be split."""
+    shape = op.results[0].shape
+    labels = list(range(len(shape)))
+    first = next((d for d, size in enumerate(shape) if size > 1), 0)
+    operands = [labels if len(t.shape) == len(shape) else [] for t in op.operands]
+    whole = [d for d in labels if d != first]
+    return einsum(op, operands, [labels], replicate=whole, work=40 * _ROUNDS)
+
+
+@register("random_clone")
+def _clone(op: OpShape) -> Rule:
+    return elementwise(op, unit=NOTHING, work=0.0)
+
+
+@register("random_wrap", "random_unwrap", "to_edtype", "from_edtype")
+def _key_data(op: OpShape) -> Rule:
+    """The words of a key are trailing dims of the plain array, and stay whole."""
+    rank = min(len(op.operands[0].shape), len(op.results[0].shape))
+
+    def labels(count: int) -> list[Any]:
+        return [d if d < rank else ("word", d) for d in range(count)]
+
+    operand, result = labels(len(op.operands[0].shape)), labels(len(op.results[0].shape))
+    words = [label for label in (*operand, *result) if isinstance(label, tuple)]
+    return einsum(
+        op, [operand], [result], replicate=words, unit=NOTHING, work=0.0, fusible=True
+    )
+
+
+@register("rng_bit_generator")
+def _rng_bit_generator(op: OpShape) -> Rule:
+    # XLA draws the whole array on every device and slices it: no communication, no speed-up.
+    state, drawn = op.dims(0), op.result_dims(1)
+    return einsum(op, [state], [state, drawn], replicate=[*state, *drawn], work=_ROUNDS / 4)
+
+
+@register("rng_uniform")
+def _rng_uniform(op: OpShape) -> Rule:
+    return einsum(op, [[] for _ in op.operands], [op.result_dims()], unit=VECTOR, work=_ROUNDS / 4)
+
+
+@register("iota_2x32_shape")
+def _counters(op: OpShape) -> Rule:
+    dims = op.result_dims()
+    return einsum(op, [], [dims] * len(op.results), work=2.0, fusible=True)

@@ -1,0 +1,54 @@
+"""Reductions: reduced dims are reduction factors, the others pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from shardwright.rules.registry import register
+from shardwright.rules.rule import OpShape, Rule, einsum
+
+_KINDS = {
+    "reduce_sum": "add", "reduce_max": "max", "reduce_min": "min", "reduce_prod": "mul",
+    "reduce_and": "and", "reduce_or": "or", "argmax": "argmax", "argmin": "argmin",
+}  # fmt: skip
+# A reduction's body that is one primitive: its kind.
+_BODIES = {"add": "add", "max": "max", "min": "min", "mul": "mul", "and": "and", "or": "or"}
+
+
+def _reduce(op: OpShape, axes: tuple[int, ...], kind: str | None, tensors: int = 1) -> Rule:
+    """The rule of a reduction over `axes`; without a kind the axes stay whole."""
+    dims: list[Any] = list(range(len(op.operands[0].shape)))
+    kept = [d for d in dims if d not in axes]
+    operands = [dims] * tensors + [[]] * (len(op.operands) - tensors)  # then initial values
+    if kind in ("and", "or") and op.operands[0].dtype != np.bool_:
+        kind = None  # XLA:CPU and XLA:GPU have no bitwise all-reduce
+    return einsum(
+        op, operands, [kept] * len(op.results),
+        reduce={} if kind is None else dict.fromkeys(axes, kind),
+        replicate=axes if kind is None else (),
+        linear=(0,) if op.name == "reduce_sum" else (),
+    )  # fmt: skip
+
+
+@register(*_KINDS)
+def _reduction(op: OpShape) -> Rule:
+    return _reduce(op, tuple(op.params["axes"]), _KINDS[op.name])
+
+
+@register("reduce_xor")
+def _reduce_xor(op: OpShape) -> Rule:
+    return _reduce(op, tuple(op.params["axes"]), None)  # no all-reduce of that kind
+
+
+@register("reduce")
+def _general_reduce(op: OpShape) -> Rule:
+    # Anything but one known operation is a reduction that no all-reduce performs.
+    body = getattr(op.params["jaxpr"], "jaxpr", op.params["jaxpr"])
+    tensors = len(op.operands) // 2
+    kind = None
+    if tensors == 1 and len(body.eqns) == 1 and body.eqns[0].outvars == body.outvars:
+        if set(body.eqns[0].invars) == set(body.invars):
+            kind = _BODIES.get(body.eqns[0].primitive.name)
+    return _reduce(op, tuple(op.params["dimensions"]), kind, tensors)

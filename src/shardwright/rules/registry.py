@@ -1,0 +1,90 @@
+"""Which rule belongs to which primitive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from shardwright.errors import ShardwrightError
+from shardwright.rules.opaque import OPAQUE
+from shardwright.rules.rule import OpShape, Rule, opaque_rule
+
+__all__ = ["OPAQUE", "RULES", "STRUCTURAL", "USER_RULES", "find_rule", "lookup", "register"]
+
+RuleFn = Callable[[OpShape], Rule]
+
+RULES: dict[str, RuleFn] = {}
+# The user's rules: by primitive name, ffi target or Pallas kernel name.
+USER_RULES: dict[str, RuleFn] = {}
+
+_INLINED = "inlined: the ops of its jaxpr take its place"
+# Primitives that hold jaxprs: tracing takes them apart, so they need no rule.
+STRUCTURAL: dict[str, str] = {
+    "jit": _INLINED,
+    "call": _INLINED,
+    "closed_call": _INLINED,
+    "composite": _INLINED,
+    "custom_jvp_call": _INLINED,
+    "custom_vjp_call": _INLINED,
+    "custom_lin": _INLINED,
+    "custom_vmap_call": _INLINED,
+    "linear_call": _INLINED,
+    "remat2": "inlined, its ops marked as rematerialised",
+    "custom_linear_solve": "inlined: the ops of its `solve` take its place",
+    "scan": "a region that runs `length` times",
+    "while": "two regions, condition and body, with an estimated trip count",
+    "cond": "one region per branch",
+}
+
+# What a rule function may raise on parameters it was not written for.
+_ODD_INPUT = (
+    ShardwrightError, AttributeError, IndexError, KeyError, TypeError, ValueError,
+    ZeroDivisionError,
+)  # fmt: skip
+
+
+def register(*names: str) -> Callable[[RuleFn], RuleFn]:
+    """Makes the decorated function the rule of these primitives; a second rule is an error."""
+
+    def put(fn: RuleFn) -> RuleFn:
+        for name in names:
+            if name in RULES:
+                raise ShardwrightError(
+                    f"primitive {name!r} has a rule already",
+                    first=f"{RULES[name].__module__}.{RULES[name].__qualname__}",
+                    try_="remove one of the two",
+                )
+            RULES[name] = fn
+        return fn
+
+    return put
+
+
+def find_rule(name: str) -> RuleFn | None:
+    """The rule function of a primitive, or None: it is opaque then."""
+    return USER_RULES.get(name) or RULES.get(name)
+
+
+def lookup(op: OpShape) -> Rule:
+    """The rule of an op: the user's, then ours, otherwise an opaque one; tracing never fails.
+
+    A user's rule that does not fit the op is the user's error and is raised.
+    """
+    for name in (op.name, *_called_names(op)):
+        if name in USER_RULES:
+            return USER_RULES[name](op)
+    rule = RULES.get(op.name)
+    if rule is not None:
+        try:
+            return rule(op)
+        except _ODD_INPUT:  # opaque ops are counted and reported
+            pass
+    return opaque_rule(op)
+
+
+def _called_names(op: OpShape) -> list[str]:
+    """What an ffi call or a Pallas call runs, by the name its author gave it."""
+    named = op.params.get("name_and_src_info")
+    names = (op.params.get("target_name"), getattr(named, "name", None), op.params.get("name"))
+    if op.name not in ("ffi_call", "pallas_call"):
+        return []
+    return [name for name in names if isinstance(name, str)]

@@ -1,0 +1,221 @@
+"""A rule: what Shardwright knows about one op, as an einsum over factors.
+
+Invariants
+- every dim is a tuple of factors, major to minor; a dim of size 1 has no factor;
+- a factor has one size; only the dims of a permutation factor may differ from it;
+- a factor appears at most once per operand or result.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from shardwright.errors import ShardwrightError
+
+# Factor kinds. Every other kind is the name of a reduction.
+PASS = "pass"  # may be split freely, no communication
+PERMUTE = "permute"  # may be split at the price of a neighbour exchange
+REPLICATE = "replicate"  # cannot be split
+# argmax and argmin: what travels is the best (value, index) of each part, not the index alone.
+REDUCTIONS = ("add", "max", "min", "mul", "and", "or", "argmax", "argmin")
+
+# Which part of the device does the work.
+MATRIX = "matrix"  # dots and convolutions
+VECTOR = "vector"  # everything that computes
+NOTHING = "nothing"  # views and moves
+
+Dim = tuple[int, ...]  # factors, major to minor
+Label = Hashable  # what a rule author calls a factor
+DimLabel = Label | tuple[Label, ...] | None
+
+
+class TensorShape(NamedTuple):
+    """Shape and dtype of one operand or result."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+
+
+class OpShape(NamedTuple):
+    """All that a rule may look at: primitive name, shapes and parameters."""
+
+    name: str
+    operands: tuple[TensorShape, ...]
+    results: tuple[TensorShape, ...]
+    params: Mapping[str, Any]
+
+    def dims(self, operand: int) -> list[DimLabel]:
+        """Fresh labels for the dims of one operand: ('o', operand, dim)."""
+        return [("o", operand, d) for d in range(len(self.operands[operand].shape))]
+
+    def result_dims(self, result: int = 0) -> list[DimLabel]:
+        """Fresh labels for the dims of one result: ('r', result, dim)."""
+        return [("r", result, d) for d in range(len(self.results[result].shape))]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How the dims of an op's operands and results meet, and what it computes."""
+
+    operands: tuple[tuple[Dim, ...], ...]
+    results: tuple[tuple[Dim, ...], ...]
+    sizes: tuple[int, ...]  # per factor
+    kinds: tuple[str, ...]  # per factor: PASS, PERMUTE, REPLICATE or a reduction
+    unit: str = VECTOR
+    work: float = 1.0  # operations per point of the iteration space: the product of `sizes`
+    fusible: bool = False  # a compiler computes it inside its consumer
+    # Operands whose partial sums may pass to the result; of a product, one operand at a time.
+    linear: tuple[int, ...] = ()
+    opaque: bool = False  # nothing is known: reported
+    additive: bool = False  # the result is the sum of its linear operands, not their product
+
+    @property
+    def slots(self) -> tuple[tuple[Dim, ...], ...]:
+        return self.operands + self.results
+
+    def __str__(self) -> str:
+        return format_rule(self)
+
+
+_LETTERS = "ijklmnopqrstuvwxyzabcdefgh"
+
+
+def factor_name(factor: int) -> str:
+    """i, j, k ... then i1, j1 ..."""
+    round_, letter = divmod(factor, len(_LETTERS))
+    return _LETTERS[letter] + (str(round_) if round_ else "")
+
+
+def format_rule(rule: Rule) -> str:
+    """([i,k],[k,j])->([i,j]) {i=8,k=16,j=32} reduction={k}: Shardy's way to print it."""
+    order: dict[int, str] = {}
+
+    def dim(factors: Dim) -> str:
+        return "".join(order.setdefault(f, factor_name(len(order))) for f in factors) or "1"
+
+    def side(slots: tuple[tuple[Dim, ...], ...]) -> str:
+        return ",".join("[" + ",".join(dim(d) for d in slot) + "]" for slot in slots)
+
+    text = f"({side(rule.operands)})->({side(rule.results)})"
+    if order:
+        text += " {" + ",".join(f"{name}={rule.sizes[f]}" for f, name in order.items()) + "}"
+    by_kind: dict[str, list[str]] = {}
+    for f, name in order.items():
+        if rule.kinds[f] != PASS:
+            by_kind.setdefault(rule.kinds[f], []).append(name)
+    for kind, names in by_kind.items():
+        title = {PERMUTE: "permutation", REPLICATE: "need_replication", "add": "reduction"}
+        text += f" {title.get(kind, 'reduction_' + kind)}={{{','.join(names)}}}"
+    return text + (" opaque" if rule.opaque else "")
+
+
+def _labels(dim: DimLabel) -> tuple[Label, ...]:
+    """A dim is one label, None, or a list of labels (a compound dim)."""
+    if dim is None:
+        return ()
+    return tuple(dim) if isinstance(dim, list) else (dim,)
+
+
+def einsum(
+    op: OpShape,
+    operands: Sequence[Sequence[Any]],
+    results: Sequence[Sequence[Any]],
+    *,
+    reduce: Mapping[Any, str] | Iterable[Any] = (),
+    permute: Iterable[Any] = (),
+    replicate: Iterable[Any] = (),
+    sizes: Mapping[Any, int] | None = None,
+    unit: str = VECTOR,
+    work: float = 1.0,
+    fusible: bool = False,
+    linear: tuple[int, ...] = (),
+    opaque: bool = False,
+    additive: bool = False,
+) -> Rule:
+    """The rule that these dim labels spell.
+
+    A dim is a label (any hashable), None (no factor) or a *list* of labels (compound, major to
+    minor; their sizes must be given in `sizes`). Equal labels are one factor. Dims of size 1
+    get no factor. `reduce` maps labels to reductions ("add" when only listed). A permutation
+    factor has the size given in `sizes`, or the largest of its dims.
+    """
+    known: dict[Any, int] = dict(sizes or {})
+    reductions = dict(reduce) if isinstance(reduce, Mapping) else dict.fromkeys(reduce, "add")
+    moved, whole = set(permute), set(replicate)
+    index: dict[Any, int] = {}
+    factor_sizes: list[int] = []
+
+    def factor(label: Any, size: int) -> int:
+        if label not in index:
+            index[label] = len(factor_sizes)
+            factor_sizes.append(known.get(label, size))
+        f = index[label]
+        if factor_sizes[f] != size:
+            if label in moved and label in known:
+                return f
+            if label not in moved:
+                raise ShardwrightError(
+                    f"rule of {op.name!r}: factor {label!r} has two sizes,"
+                    f" {factor_sizes[f]} and {size}",
+                    try_="give the dims different factors, or mark the factor as permutation",
+                )
+            factor_sizes[f] = max(factor_sizes[f], size)
+        return f
+
+    def side(what: str, tensors: Sequence[TensorShape], dims: Sequence[Sequence[Any]]) -> Any:
+        if len(tensors) != len(dims):
+            raise ShardwrightError(
+                f"rule of {op.name!r} has {len(dims)} {what}s, the op has {len(tensors)}"
+            )
+        out = []
+        for n, (tensor, labels) in enumerate(zip(tensors, dims, strict=True)):
+            if len(tensor.shape) != len(labels):
+                raise ShardwrightError(
+                    f"rule of {op.name!r}: {what} {n} has {len(labels)} dims in the rule"
+                    f" and {len(tensor.shape)} in the op"
+                )
+            slot = []
+            for size, dim in zip(tensor.shape, labels, strict=True):
+                names = _labels(dim)
+                if len(names) == 1:
+                    slot.append((factor(names[0], size),) if size > 1 else ())
+                    continue
+                if names and math.prod(known[name] for name in names) != size:
+                    raise ShardwrightError(
+                        f"rule of {op.name!r}: {what} {n} has a dim of size {size}, its factors "
+                        f"multiply to {math.prod(known[name] for name in names)}"
+                    )
+                slot.append(tuple(factor(name, known[name]) for name in names if known[name] > 1))
+            out.append(tuple(slot))
+        return tuple(out)
+
+    operand_dims = side("operand", op.operands, operands)
+    result_dims = side("result", op.results, results)
+    kinds = [PASS] * len(factor_sizes)
+    for label, f in index.items():
+        if label in reductions:
+            kinds[f] = reductions[label]
+        elif label in moved:
+            kinds[f] = PERMUTE
+        elif label in whole:
+            kinds[f] = REPLICATE
+    return Rule(
+        operand_dims, result_dims, tuple(factor_sizes), tuple(kinds),
+        unit, work, fusible, linear, opaque, additive,
+    )  # fmt: skip
+
+
+def with_work(rule: Rule, operations: float) -> Rule:
+    """The same rule, doing this many operations in all."""
+    return replace(rule, work=operations / math.prod(rule.sizes))
+
+
+def opaque_rule(op: OpShape) -> Rule:
+    """Nothing is known: every dim is whole and belongs to this op alone."""
+    operands = [op.dims(i) for i in range(len(op.operands))]
+    results = [op.result_dims(i) for i in range(len(op.results))]
+    every = [label for slot in (*operands, *results) for label in slot]
+    return einsum(op, operands, results, replicate=every, opaque=True)

@@ -1,0 +1,89 @@
+"""Sliding windows: pooling and its derivatives. A window reaches over the edge of a shard."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from shardwright.rules.registry import register
+from shardwright.rules.rule import OpShape, Rule, einsum, with_work
+
+
+def _windows(op: OpShape, large: int, small: int) -> tuple[list[Any], list[Any], dict[str, Any]]:
+    """Labels of the dims before and after the windows, and the kinds.
+
+    `large` and `small` are slots (operands, then results) whose shapes the windows join. Windows
+    that tile the dim exactly cut it in (window, within): no exchange. Where a window is one
+    entry the dim passes.
+    """
+    p = op.params
+    slots = (*op.operands, *op.results)
+    before: list[Any] = []
+    after: list[Any] = []
+    permute, replicate, sizes = [], [], {}
+    for d, (n, m) in enumerate(zip(slots[large].shape, slots[small].shape, strict=True)):
+        size, stride = p["window_dimensions"][d], p["window_strides"][d]
+        dilated = any(p.get(key, (1,) * (d + 1))[d] != 1 for key in _DILATIONS)
+        pads = tuple(p["padding"][d])
+        within = ("within", d)
+        before.append(d)
+        after.append(d)
+        if size == stride == 1 and pads == (0, 0) and not dilated:
+            continue
+        if size == stride and n == m * size and pads == (0, 0) and not dilated:
+            before[d] = [d, within]
+            sizes[d], sizes[within] = m, size
+            replicate.append(within)
+        else:
+            permute.append(d)
+    return before, after, {"permute": permute, "replicate": replicate, "sizes": sizes}
+
+
+_DILATIONS = ("base_dilation", "window_dilation")
+
+
+def _visits(op: OpShape, small: int) -> float:
+    """Entries that all windows together look at; `small` is the slot with one entry per window."""
+    slots = (*op.operands, *op.results)
+    return float(math.prod(op.params["window_dimensions"]) * math.prod(slots[small].shape))
+
+
+@register("reduce_window", "reduce_window_sum", "reduce_window_max", "reduce_window_min")
+def _reduce_window(op: OpShape) -> Rule:
+    before, after, kinds = _windows(op, 0, len(op.operands))
+    tensors = len(op.results)
+    operands = [before] * tensors + [[]] * (len(op.operands) - tensors)  # then initial values
+    linear = (0,) if op.name == "reduce_window_sum" else ()
+    rule = einsum(op, operands, [after] * tensors, linear=linear, **kinds)
+    return with_work(rule, _visits(op, len(op.operands)))
+
+
+def _scattered(op: OpShape, operand: int, source: int) -> tuple[list[Any], list[Any], Any]:
+    """Labels of operand and source. Windows that overlap or are padded stay whole: split there,
+    XLA (jaxlib 0.10.2) adds up wrong numbers; the referee found it."""
+    before, after, kinds = _windows(op, operand, source)
+    for d in kinds.pop("permute"):
+        after[d] = ("window", d)
+        kinds["replicate"] += [d, ("window", d)]
+    return before, after, kinds
+
+
+@register("select_and_scatter_add")
+def _select_and_scatter_add(op: OpShape) -> Rule:
+    before, after, kinds = _scattered(op, 1, 0)
+    rule = einsum(op, [after, before], [before], linear=(0,), **kinds)
+    return with_work(rule, _visits(op, 0))
+
+
+@register("select_and_scatter")
+def _select_and_scatter(op: OpShape) -> Rule:
+    before, after, kinds = _scattered(op, 0, 1)
+    rule = einsum(op, [before, after, []], [before], **kinds)
+    return with_work(rule, _visits(op, 1))
+
+
+@register("select_and_gather_add")
+def _select_and_gather_add(op: OpShape) -> Rule:
+    before, after, kinds = _windows(op, 0, len(op.operands))
+    rule = einsum(op, [before, before], [after], linear=(0,), **kinds)
+    return with_work(rule, _visits(op, len(op.operands)))

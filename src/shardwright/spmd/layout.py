@@ -1,0 +1,192 @@
+"""Values claim: how data is stored, given the lists. Values with equal dims fold into layouts.
+
+A placement is, for each mesh axis, the atom of the value that the axis splits, or WHOLE. Atoms
+are numbered over all dims of the value, major to minor. Several axes on one atom split it in
+mesh order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from shardwright.analysis.analysis import Analysis
+from shardwright.program.types import LITERAL, Program
+from shardwright.rules.rule import MATRIX
+from shardwright.spmd.decisions import UPDATES, State
+
+WHOLE = -1  # an axis that splits no atom of a value
+Placement = tuple[int, ...]  # [axes] atom index or WHOLE
+
+_NEVER = 1 << 20  # the rank of a group that is not listed
+
+
+class Atom(NamedTuple):
+    """One splittable piece of a dim."""
+
+    dim: int
+    place: int
+    size: int
+    group: int
+    bit: int  # the resolution bit that decides it, or -1
+    side: int
+
+
+class Layout(NamedTuple):
+    """What matters about a value for how it is stored: equal layouts are stored alike."""
+
+    atoms: tuple[Atom, ...]
+    itemsize: int
+    units: int  # elements that no atom covers (1 but for dims of size 0)
+    border: bool  # an argument, constant or result: must divide evenly
+    update: bool  # never feeds a contraction: may claim in scope UPDATES
+
+    def local_bytes(self, placement: Placement, axis_sizes: Sequence[int]) -> int:
+        """Bytes of one device's part."""
+        sizes = [a.size for a in self.atoms]
+        for axis, atom in enumerate(placement):
+            if atom != WHOLE:
+                sizes[atom] = -(-sizes[atom] // axis_sizes[axis])
+        total = self.itemsize * self.units
+        for size in sizes:
+            total *= size
+        return total
+
+
+class Layouts:
+    """All layouts of a program, and the layout of each value."""
+
+    def __init__(self, analysis: Analysis, axis_sizes: Sequence[int]) -> None:
+        self.axis_sizes = tuple(axis_sizes)
+        self.bits = _Bits(analysis)
+        self.table, self.of_value = _fold(analysis, self.bits)
+        self._arrays()
+
+    def _arrays(self) -> None:
+        count = len(self.table)
+        width = max((len(lay.atoms) for lay in self.table), default=0) or 1
+        groups = self.bits.group_count
+        self.width = width
+        self._group = np.full((count, width), groups, np.int64)  # [S, J], `groups` = no atom
+        self._size = np.ones((count, width), np.int64)
+        self._bit = np.full((count, width), self.bits.count, np.int64)  # last column: no bit
+        self._side = np.zeros((count, width), np.int64)
+        self._left = np.zeros((count, width, width), bool)  # [S, J, K] K is left of J in its dim
+        self._base = np.ones(count, np.float64)
+        for s, layout in enumerate(self.table):
+            self._base[s] = layout.itemsize * layout.units
+            for j, a in enumerate(layout.atoms):
+                self._group[s, j], self._size[s, j] = a.group, a.size
+                if a.bit >= 0:
+                    self._bit[s, j], self._side[s, j] = a.bit, a.side
+                for k in range(j):
+                    self._left[s, j, k] = layout.atoms[k].dim == a.dim
+        self._update = np.array([lay.update for lay in self.table], bool).reshape(1, count, 1)
+        self._compound = bool(self._left.any())
+        self._decided = self._bit < self.bits.count
+
+    def place(self, states: Sequence[State]) -> tuple[np.ndarray, np.ndarray]:
+        """(placements [B, S, A], local bytes [B, S]) of every layout in every state.
+
+        First listed wins: each layout gives an axis to the first group of the axis' list that
+        it holds, if that atom divides; of two atoms of one group the resolution picks.
+        """
+        batch, count, axes = len(states), len(self.table), len(self.axis_sizes)
+        chosen = np.full((batch, count, axes), WHOLE, np.int64)
+        left_over = np.broadcast_to(self._size, (batch, *self._size.shape)).copy()  # [B, S, J]
+        for a, n in enumerate(self.axis_sizes):
+            every, update, bits = self.bits.ranks([s[a] for s in states])
+            rank = np.where(self._update, update[:, self._group], every[:, self._group])
+            flip = (bits[:, self._bit] ^ self._side) & self._decided
+            able = (left_over % n == 0) & (left_over >= n)
+            if self._compound:  # only a prefix of a compound dim can be split
+                able &= ~((left_over > 1)[:, :, None, :] & self._left).any(-1)
+            rank = np.where(able, 2 * rank + flip, 2 * _NEVER)
+            best = rank.argmin(2)  # [B, S]
+            taken = np.take_along_axis(rank, best[:, :, None], 2)[:, :, 0] < 2 * _NEVER
+            chosen[:, :, a] = np.where(taken, best, WHOLE)
+            rows, cols = np.nonzero(taken)
+            left_over[rows, cols, best[rows, cols]] //= n
+        return chosen, left_over.prod(2) * self._base
+
+
+class _Bits:
+    """Groups, resolution bits, and the ranks that a list gives them."""
+
+    def __init__(self, analysis: Analysis) -> None:
+        self.group_count = len(analysis.all_groups)
+        self.count = analysis.set_group_count
+        self.of_group = [g.conflict_sets for g in analysis.all_groups]
+
+    def ranks(self, lists: Sequence[Sequence[tuple[int, int, int]]]) -> tuple[np.ndarray, ...]:
+        """For each list: rank of each group for all values, for updates only, and the bits."""
+        every = np.full((len(lists), self.group_count + 1), _NEVER, np.int64)
+        update = every.copy()
+        bits = np.zeros((len(lists), self.count + 1), np.int64)
+        for b, entries in enumerate(lists):
+            for position, (group, value, scope) in enumerate(entries):
+                if update[b, group] == _NEVER:
+                    update[b, group] = position
+                if scope != UPDATES and every[b, group] == _NEVER:
+                    every[b, group] = position
+                for i, k in enumerate(self.of_group[group]):
+                    bits[b, k] = value >> min(i, 30) & 1
+        return every, update, bits
+
+
+def _fold(analysis: Analysis, bits: _Bits) -> tuple[list[Layout], np.ndarray]:
+    """The distinct layouts and the layout of each value."""
+    program, names = analysis.program, analysis.color_table.values
+    decided: dict[tuple[int, int, int], tuple[int, int]] = {}
+    for conflict_set, k in zip(analysis.conflict_sets, analysis.set_group, strict=True):
+        for conflict, flip in zip(conflict_set.conflicts, conflict_set.flips, strict=True):
+            if not conflict.is_op:
+                for i, (dim, place) in enumerate(conflict.places):
+                    decided[conflict.owner, dim, place] = (k, (i & 1) ^ flip)
+    border = {*program.inputs, *program.consts, *program.outputs}
+    update = find_updates(program)
+    start = np.searchsorted(names.owner, np.arange(len(program.values) + 1))
+    dims, places = names.dim.tolist(), names.place.tolist()
+    sizes = analysis.color_table.atom_size[names.atom].tolist()
+    groups = analysis.color_group[names.color].tolist()
+    index: dict[Layout, int] = {}
+    cache: dict[tuple[object, ...], int] = {}
+    of_value = np.zeros(len(program.values), np.int64)
+    for v in program.values:
+        low, high = int(start[v.index]), int(start[v.index + 1])
+        edge, late = v.index in border, update[v.index]
+        key: tuple[object, ...] = (
+            id(v.type), edge, late, *groups[low:high], *sizes[low:high],
+            *[decided.get((v.index, dims[r], places[r])) for r in range(low, high)],
+        )  # fmt: skip
+        known = cache.get(key)
+        if known is None:
+            atoms = tuple(
+                Atom(dims[r], places[r], sizes[r], groups[r], *decided.get((v.index, dims[r], places[r]), (-1, 0)))
+                for r in range(low, high)
+            )  # fmt: skip
+            itemsize = getattr(v.type.dtype, "itemsize", 4)
+            units = 0 if 0 in v.type.shape else 1
+            layout = Layout(atoms, itemsize, units, edge, late)
+            known = cache[key] = index.setdefault(layout, len(index))
+        of_value[v.index] = known
+    return list(index), of_value
+
+
+def find_updates(program: Program) -> list[bool]:
+    """For each value, whether it never feeds a contraction: gradients, moments, new weights.
+
+    A result that takes the place of a donated input is stored as that input is.
+    """
+    feeds = [False] * (len(program.values) + 1)  # the last entry stands for literals
+    for _ in range(2):  # the second round carries through loops
+        for op in reversed(program.ops):
+            if op.rule.unit == MATRIX or any(feeds[v] for v in op.results):
+                for v in op.operands:
+                    feeds[v] = True
+        feeds[LITERAL] = False
+    for position, source in program.aliases.items():
+        feeds[program.outputs[position]] = feeds[source]
+    return [not f for f in feeds[:-1]]

@@ -1,0 +1,133 @@
+"""Ops with the same rule on the same layouts behave alike in every state: op classes."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shardwright.analysis.analysis import Analysis
+from shardwright.program.types import LITERAL, Op, Program
+from shardwright.rules.rule import REPLICATE, Rule
+from shardwright.spmd.layout import Layout, Layouts
+
+
+class Slot(NamedTuple):
+    """One operand or result: its layout, and which op atom each of its atoms is."""
+
+    layout_index: int
+    layout: Layout
+    to_op: tuple[int, ...]  # [value atoms] op atom, or NO_ATOM where the op takes the dim apart
+    dtype: Any
+
+
+NO_ATOM = -1
+
+
+class OpClass:
+    """One class: the rule refined to atoms, and the layouts it works on."""
+
+    __slots__ = (
+        "example", "index", "kinds", "key_layouts", "operands", "results", "rule", "sizes", "slots",
+        "splittable",
+    )  # fmt: skip
+
+    def __init__(
+        self, index: int, rule: Rule, sizes: tuple[int, ...], kinds: tuple[str, ...],
+        splittable: tuple[bool, ...], operands: tuple[Slot, ...], results: tuple[Slot, ...],
+        example: int,
+    ) -> None:  # fmt: skip
+        self.index = index
+        self.rule = rule
+        self.sizes = sizes  # [op atoms]
+        self.kinds = kinds  # [op atoms] factor kinds
+        self.splittable = splittable  # [op atoms]
+        self.operands = operands  # literals left out
+        self.results = results
+        self.slots = operands + results
+        self.key_layouts = tuple(slot.layout_index for slot in self.slots)
+        self.example = example  # an op of this class
+
+
+class OpClasses(NamedTuple):
+    """All classes and the class of each op; region ops themselves have none."""
+
+    table: list[OpClass]
+    of_op: np.ndarray  # [ops] class index or NO_CLASS
+
+
+NO_CLASS = -1
+
+
+def fold_ops(analysis: Analysis, layouts: Layouts) -> OpClasses:
+    """Folds the ops of a program into classes."""
+    program, names = analysis.program, analysis.color_table.ops
+    start = np.searchsorted(names.owner, np.arange(len(program.ops) + 1)).tolist()
+    factor, size = names.dim.tolist(), analysis.color_table.atom_size[names.atom].tolist()
+    layout_of = layouts.of_value.tolist()
+    rules: dict[Any, int] = {}
+    rule_number: dict[int, int] = {}
+    found: dict[tuple[int, ...], int] = {}
+    table: list[OpClass] = []
+    of_op = np.full(len(program.ops), NO_CLASS, np.int64)
+    for op in program.ops:
+        if op.is_region:
+            continue
+        number = rule_number.get(id(op.rule))
+        if number is None:
+            key = (op.rule, tuple(v == LITERAL for v in op.operands))
+            number = rule_number[id(op.rule)] = rules.setdefault(key, len(rules))
+        signature = (
+            number,
+            *[NO_CLASS if v == LITERAL else layout_of[v] for v in op.operands],
+            *[layout_of[v] for v in op.results],
+        )
+        known = found.get(signature)
+        if known is None:
+            low, high = start[op.index], start[op.index + 1]
+            known = found[signature] = len(table)
+            table.append(
+                _op_class(known, program, op, layouts, factor[low:high], size[low:high])
+            )
+        of_op[op.index] = known
+    return OpClasses(table, of_op)
+
+
+def _op_class(
+    index: int, program: Program, op: Op, layouts: Layouts, factors: list[int], sizes: list[int]
+) -> OpClass:
+    """The class of one op; `factors` and `sizes` describe its atoms in order."""
+    atoms_of: dict[int, list[int]] = {}
+    for atom, f in enumerate(factors):
+        atoms_of.setdefault(f, []).append(atom)
+    kinds = tuple(op.rule.kinds[f] for f in factors)
+    splittable = [kind != REPLICATE for kind in kinds]
+
+    def slot(value: int, dims: tuple[tuple[int, ...], ...]) -> Slot:
+        number = int(layouts.of_value[value])
+        layout = layouts.table[number]
+        to_op = [NO_ATOM] * len(layout.atoms)
+        for d, dim in enumerate(dims):
+            mine = [j for j, a in enumerate(layout.atoms) if a.dim == d]
+            theirs = [atom for f in dim for atom in atoms_of.get(f, [])]
+            same = len(mine) == len(theirs) and (
+                len(mine) == 1
+                or all(layout.atoms[j].size == sizes[k] for j, k in zip(mine, theirs, strict=True))
+            )
+            for j, k in zip(mine, theirs, strict=False):
+                if same:
+                    to_op[j] = k
+            if not same:  # the reshape cuts where the dim has no seam: the op needs it whole
+                for k in theirs:
+                    splittable[k] = False
+        return Slot(number, layout, tuple(to_op), program.values[value].dtype)
+
+    operands = tuple(
+        slot(v, dims)
+        for v, dims in zip(op.operands, op.rule.operands, strict=True)
+        if v != LITERAL
+    )
+    results = tuple(slot(v, dims) for v, dims in zip(op.results, op.rule.results, strict=True))
+    return OpClass(
+        index, op.rule, tuple(sizes), kinds, tuple(splittable), operands, results, op.index
+    )

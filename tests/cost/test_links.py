@@ -1,0 +1,306 @@
+"""Collectives: the formulas of the JAX scaling book, its worked examples and measurements."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardwright.cost.devices import device, devices
+from shardwright.cost.links import KINDS, Network
+from shardwright.errors import ShardwrightError
+from shardwright.mesh import Link, Mesh
+
+LARGE = 1e12  # bytes: latency and message size no longer matter
+
+
+def rate(mesh: object, name: str, kind: str, axes: tuple[str, ...]) -> float:
+    """Bytes per second of a very large collective."""
+    return 1 / Network(mesh, name).curve(kind, axes).s_per_byte
+
+
+# W = link bytes/s of the device; a ring uses two links of a device, a line one.
+@pytest.mark.parametrize(
+    "mesh, name, axes, expected",
+    [
+        # a full axis of 16 wraps around on v5e and v6e, a shorter one does not
+        ({"x": 16, "y": 16}, "tpu-v5e", ("x",), 2 * 4.5e10 * 16 / 15),
+        ({"x": 8, "y": 16}, "tpu-v5e", ("x",), 4.5e10 * 8 / 7),
+        ({"x": 16, "y": 16}, "tpu-v6e", ("x",), 2 * 9e10 * 16 / 15),
+        # two axes: their links work together
+        ({"x": 16, "y": 16}, "tpu-v5e", ("x", "y"), 4 * 4.5e10 * 256 / 255),
+        ({"x": 4, "y": 4}, "tpu-v5e", ("x", "y"), 2 * 4.5e10 * 16 / 15),
+        # one axis over both dims of a 4 x 4 slice
+        ({"x": 16}, "tpu-v5e", ("x",), 2 * 4.5e10 * 16 / 15),
+        ({"x": 256}, "tpu-v5e", ("x",), 4 * 4.5e10 * 256 / 255),
+        # v4 and v5p wrap around in multiples of 4, in slices made of cubes
+        ({"x": 4, "y": 4, "z": 4}, "tpu-v4", ("x",), 2 * 4.5e10 * 4 / 3),
+        ({"x": 8, "y": 4, "z": 4}, "tpu-v5p", ("x", "y", "z"), 6 * 9e10 * 128 / 127),
+        ({"x": 64}, "tpu-v5p", ("x",), 6 * 9e10 * 64 / 63),
+        ({"x": 6, "y": 8, "z": 8}, "tpu-v5p", ("x",), 9e10 * 6 / 5),
+        ({"x": 2, "y": 2, "z": 4}, "tpu-v5p", ("z",), 9e10 * 4 / 3),
+        # a ring of 2 is one link
+        ({"x": 2, "y": 16}, "tpu-v5e", ("x",), 4.5e10 * 2 / 1),
+        # three axes on two dims: x and y share one, every link serves two groups of x
+        ({"x": 2, "y": 2, "z": 4}, "tpu-v5e", ("y",), 4.5e10 * 2 / 1),
+        ({"x": 2, "y": 2, "z": 4}, "tpu-v5e", ("x",), 4.5e10 / 2 * 2 / 1),
+        ({"x": 2, "y": 2, "z": 4}, "tpu-v5e", ("x", "y"), 4.5e10 * 4 / 3),
+        # switched: inside a node, across nodes with one member per node, both
+        ({"x": 8}, "h100", ("x",), 4.5e11 * 8 / 7),
+        ({"x": 4, "y": 8}, "h100", ("y",), 4.5e11 * 8 / 7),
+        ({"x": 4, "y": 8}, "h100", ("x",), 4.0e11 / 8 * 4 / 3),
+        ({"x": 16, "y": 2}, "h100", ("x",), 4 * 4.0e11 / 8 * 4 / 3),
+        # book, GPUs: B / 514e9 over 2 nodes (the node is the limit), B / 413e9 over 32 nodes
+        ({"x": 16}, "h100", ("x",), 514e9),
+        ({"x": 256}, "h100", ("x",), 413e9),
+        # 128 devices of NVL72 racks: 64 in each of two
+        ({"x": 128}, "gb200", ("x",), 9e11 * 64 / 63),
+    ],
+)
+def test_gather_bandwidth(
+    mesh: dict[str, int], name: str, axes: tuple[str, ...], expected: float
+) -> None:
+    assert rate(mesh, name, "all-gather", axes) == pytest.approx(expected, rel=2e-3)
+    assert rate(mesh, name, "reduce-scatter", axes) == pytest.approx(expected, rel=2e-3)
+    assert rate(mesh, name, "all-reduce", axes) == pytest.approx(expected / 2, rel=2e-3)
+
+
+# Bytes are the local shard s; V = s n is the whole array.
+@pytest.mark.parametrize(
+    "mesh, name, axes, s_per_byte",
+    [
+        ({"x": 16, "y": 16}, "tpu-v5e", ("x",), 16 / 4 / 9e10),  # V / (4 W), the book's quarter
+        ({"x": 8, "y": 16}, "tpu-v5e", ("x",), 8 / 4 / 4.5e10),  # the middle link of a line
+        ({"x": 2, "y": 16}, "tpu-v5e", ("x",), 1 / 2 / 4.5e10),  # half of the shard over one link
+        ({"x": 16, "y": 16}, "tpu-v5e", ("x", "y"), 16 / 4 / 9e10),  # dims work together
+        ({"x": 8}, "h100", ("x",), 7 / 8 / 4.5e11),  # V (n - 1) / n^2 / W
+        # book: V (M - 1) / M^2 / W_node for M = 2 nodes of 8, V = 16 s
+        ({"x": 16}, "h100", ("x",), 16 * 1 / 4 / 4e11),
+        ({"x": 4, "y": 8}, "h100", ("x",), 3 / 4 / 5e10),
+    ],
+)
+def test_all_to_all(
+    mesh: dict[str, int], name: str, axes: tuple[str, ...], s_per_byte: float
+) -> None:
+    assert 1 / rate(mesh, name, "all-to-all", axes) == pytest.approx(s_per_byte)
+
+
+@pytest.mark.parametrize(
+    "mesh, name, axes, s_per_byte",
+    [
+        ({"x": 16, "y": 16}, "tpu-v5e", ("x",), 1 / 4.5e10),  # a shift uses one direction
+        ({"x": 8}, "h100", ("x",), 1 / 4.5e11),
+        ({"x": 4, "y": 8}, "h100", ("x",), 1 / 5e10),  # its own NIC
+        ({"x": 16}, "h100", ("x",), 1 / 4e11),  # one device of a node crosses, with all its NICs
+    ],
+)
+def test_permute(mesh: dict[str, int], name: str, axes: tuple[str, ...], s_per_byte: float) -> None:
+    assert 1 / rate(mesh, name, "collective-permute", axes) == pytest.approx(s_per_byte)
+
+
+# The book's measurements: link bandwidth 2 V (n - 1) / n / seconds of an all-reduce on 8 H100.
+@pytest.mark.parametrize(
+    "bytes, link_bytes_per_s, rel", [(58e6, 1.5e11, 0.05), (5e9, 3.7e11, 0.05), (1e10, 3.7e11, 0.1)]
+)
+def test_message_size_h100(bytes: float, link_bytes_per_s: float, rel: float) -> None:
+    seconds = Network({"x": 8}, "h100").seconds("all-reduce", ("x",), bytes)
+    assert 2 * bytes * 7 / 8 / seconds == pytest.approx(link_bytes_per_s, rel=rel)
+
+
+def test_small_messages_h100_are_not_absurd() -> None:
+    network = Network({"x": 8}, "h100")
+    assert network.seconds("all-reduce", ("x",), 8) < 2e-5
+    assert network.seconds("all-reduce", ("x",), 1e6) < 1e-4
+
+
+def test_book_gather_of_half_a_gigabyte() -> None:
+    """Book, GPUs, quiz 2: 1.04 ms in theory, about 1.5 ms in practice."""
+    seconds = Network({"x": 8}, "h100").seconds("all-gather", ("x",), 4096 * 65536 * 2)
+    assert seconds > 1.04e-3 and seconds == pytest.approx(1.5e-3, rel=0.2)
+
+
+def test_book_gather_on_v5e_reaches_its_peak_early() -> None:
+    """Book, Sharding: an axis of 16 reaches about 95 % of the peak with 10 MB."""
+    seconds = Network({"x": 16, "y": 16}, "v5e").seconds("all-gather", ("x",), 10e6)
+    assert 10e6 * 15 / 16 / seconds / 9e10 == pytest.approx(0.95, abs=0.05)
+
+
+def test_book_questions_v4() -> None:
+    """Book, Sharding, questions 2 and 3: v4 4 x 4 x 4, B = 1024, D = 4096, bf16."""
+    network = Network({"x": 4, "y": 4, "z": 4}, "v4")
+    array = 2 * 1024 * 4096
+    one_axis = network.curve("all-gather", ("x",))
+    assert array / 4 * one_axis.s_per_byte == pytest.approx(23e-6 * 3 / 4, rel=0.05)
+    both = network.curve("all-gather", ("x", "y"))
+    assert array * both.s_per_byte == pytest.approx(46e-6 * 15 / 16, rel=0.05)
+    assert network.seconds("all-gather", ("x",), 256) == pytest.approx(2e-6, rel=0.01)  # two hops
+
+
+V5P = Network({"x": 16, "y": 16, "z": 16}, "tpu-v5p")
+AXES = [("x",), ("x", "y"), ("x", "y", "z")]
+C = device("tpu-v5p").matrix_flops_per_s("bf16")
+
+
+@pytest.mark.parametrize("axes", AXES, ids=len)
+def test_fsdp_is_link_bound_below_2550_tokens_per_chip_and_axis(axes: tuple[str, ...]) -> None:
+    d, f = 8192, 32768
+    gather_s = V5P.seconds("all-gather", axes, 2 * 2 * d * f)  # both weights of an MLP, bf16
+    tokens = gather_s * C / (4 * d * f)  # per chip: 2 dots of 2 d f FLOP per token
+    assert tokens == pytest.approx(2550 / len(axes), rel=0.07)
+
+
+@pytest.mark.parametrize("axes", AXES, ids=len)
+def test_tensor_parallelism_is_link_bound_beyond_axes_f_over_2550(axes: tuple[str, ...]) -> None:
+    tokens, d = 2**20, 8192
+    activations = 2 * tokens * d  # gathered before the MLP, reduced and scattered after it
+    link_s = V5P.seconds("all-gather", axes, activations)
+    link_s += V5P.seconds("reduce-scatter", axes, activations)
+    # compute is 4 tokens d f / y / C seconds, so links take as long when y is
+    y_of_f = 4 * tokens * d / C / link_s
+    assert y_of_f == pytest.approx(len(axes) / 2550, rel=0.07)
+
+
+@pytest.mark.parametrize("tokens, width", [(4096, 8192), (8192, 4096), (4097, 4096), (4095, 4096)])
+@pytest.mark.parametrize("name", ["tpu-v5e", "h100"])
+def test_sequence_parallel_wins_when_tokens_exceed_the_output_width(
+    tokens: int, width: int, name: str
+) -> None:
+    network, d = Network({"model": 8}, name), 4096
+    gather_weights = network.seconds("all-gather", ("model",), 2 * d * width)  # sequence-parallel
+    gather_tokens = network.seconds("all-gather", ("model",), 2 * tokens * d)  # column-parallel
+    assert (gather_weights < gather_tokens) == (tokens > width)
+
+
+def test_wraparound_halves() -> None:
+    shape = {"x": 16, "y": 16}
+    ring = Network(shape, "v5e")
+    line = Network(Mesh(shape, wrap={"x": False}), "v5e")
+    for kind in ("all-gather", "all-reduce", "reduce-scatter", "all-to-all"):
+        slow, fast = line.seconds(kind, ("x",), LARGE), ring.seconds(kind, ("x",), LARGE)
+        assert slow == pytest.approx(2 * fast)
+    forced = Network(Mesh({"x": 8, "y": 8}, wrap={"x": True}), "v5e")
+    assert [row.wrap for row in forced.describe()] == [True, False]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["p100", "v100", "a100", "h100", "b200", "mi300x"])
+def test_across_nodes_is_slower(kind: str, name: str) -> None:
+    network = Network({"outer": 8, "inner": 8}, name)
+    for bytes in (1e3, 1e6, 1e9):
+        inside = network.seconds(kind, ("inner",), bytes)
+        assert network.seconds(kind, ("outer",), bytes) > inside
+        whole = Network({"inner": 8}, name).seconds(kind, ("inner",), bytes)
+        assert inside == whole  # the order of axes decides, not their number
+
+
+def test_dcn_is_slower_and_shared_by_the_slice() -> None:
+    mesh = Mesh({"data": 4, "model": 16, "rest": 16}, dcn=("data",))
+    network = Network(mesh, "tpu-v5e")
+    dcn = device("tpu-v5e").dcn_bytes_per_s
+    assert network.curve("all-gather", ("data",)).s_per_byte == pytest.approx(3 / 4 / dcn)
+    both = network.curve("all-gather", ("data", "model"))  # 16 hosts' NICs carry it together
+    assert both.s_per_byte == pytest.approx(3 / 4 / (16 * dcn))
+    assert network.curve("all-gather", ("model",)).s_per_byte == pytest.approx(15 / 16 / 9e10)
+    assert network.notes() == []
+
+
+def test_too_large_a_slice_is_said() -> None:
+    (note,) = Network({"data": 32, "model": 16}, "tpu-v5e").notes()
+    assert note == (
+        "512 devices exceed the largest tpu-v5e slice (16x16): "
+        'mark the axis between slices, e.g. Mesh(..., dcn=("data",))'
+    )
+
+
+def test_given_link() -> None:
+    link = Link(bytes_per_s=1e9, latency_s=1e-3)
+    network = Network(Mesh({"data": 4, "model": 8}, links={"data": link}), "h100")
+    assert network.seconds("all-gather", ("data",), 4e9) == pytest.approx(1e-3 + 3)
+    assert network.describe()[0].link == "4 given"
+
+
+def test_describe() -> None:
+    rows = Network({"data": 4, "fsdp": 4, "model": 4}, "h100").describe()
+    assert [(row.axis, row.size, row.link) for row in rows] == [
+        ("data", 4, "4 across nodes"),
+        ("fsdp", 4, "2 in node + 2 across nodes"),
+        ("model", 4, "4 in node"),
+    ]
+    rows = Network({"data": 16, "model": 1}, "tpu-v5e").describe()
+    assert [(row.link, row.wrap) for row in rows] == [
+        ("line of 4 x line of 4", False),
+        ("none", False),
+    ]
+    assert rows[1].bytes_per_s == math.inf
+
+
+@pytest.mark.parametrize(
+    "kind, axes, text",
+    [
+        ("all-gathr", ("x",), "unknown collective 'all-gathr'\n  try     all-reduce, all-gather"),
+        (
+            "all-gather",
+            ("y",),
+            "all-gather over an unknown mesh axis 'y'\n  mesh    x=4\n  try     x",
+        ),
+        ("all-gather", ("x", "x"), "all-gather names an axis twice: x, x"),
+    ],
+)
+def test_errors(kind: str, axes: tuple[str, ...], text: str) -> None:
+    with pytest.raises(ShardwrightError) as error:
+        Network({"x": 4}, "h100").seconds(kind, axes, 1.0)
+    assert str(error.value).startswith(text)
+
+
+NETWORKS = st.builds(
+    lambda name, sizes, dcn: Network(
+        Mesh(tuple(zip("abcd", sizes, strict=False)), dcn=("a",) if dcn else ()), name
+    ),
+    st.sampled_from(sorted(devices())),
+    st.lists(st.sampled_from([1, 2, 3, 4, 8, 16]), min_size=1, max_size=4),
+    st.booleans(),
+)
+BYTES = st.floats(1, 1e12)
+
+
+@settings(max_examples=200, deadline=None)
+@given(NETWORKS, st.sampled_from(KINDS), BYTES, BYTES, st.data())
+def test_more_bytes_are_never_faster(
+    network: Network, kind: str, one: float, other: float, data: st.DataObject
+) -> None:
+    axes = tuple(data.draw(st.lists(st.sampled_from(network.mesh.names), unique=True)))
+    few, many = sorted((one, other))
+    assert 0 <= network.seconds(kind, axes, few) <= network.seconds(kind, axes, many)
+    apart = network.seconds(kind, axes, one) + network.seconds(kind, axes, other)
+    assert network.seconds(kind, axes, one + other) <= apart * (1 + 1e-9)  # combining never hurts
+    assert network.seconds(kind, axes, 0) == 0
+    if math.prod(network.mesh.shape[axis] for axis in axes) == 1:
+        assert network.seconds(kind, axes, many) == 0
+
+
+@settings(max_examples=100, deadline=None)
+@given(NETWORKS, BYTES)
+def test_all_reduce_is_reduce_scatter_and_all_gather(network: Network, bytes: float) -> None:
+    for axes in itertools.chain([network.mesh.names], [(name,) for name in network.mesh.names]):
+        parts = network.seconds("reduce-scatter", axes, bytes)
+        parts += network.seconds("all-gather", axes, bytes)
+        assert network.seconds("all-reduce", axes, bytes) == pytest.approx(parts)
+
+
+@settings(max_examples=200, deadline=None)
+@given(NETWORKS, BYTES, st.data())
+def test_one_gather_over_two_axes_beats_one_after_the_other(
+    network: Network, bytes: float, data: st.DataObject
+) -> None:
+    names = network.mesh.names
+    if len(names) < 2:
+        return
+    a, b = data.draw(st.lists(st.sampled_from(names), min_size=2, max_size=2, unique=True))
+    together = network.seconds("all-gather", (a, b), bytes)
+    assert together == network.seconds("all-gather", (b, a), bytes)
+    in_turn = network.seconds("all-gather", (a,), bytes / network.mesh.shape[b])
+    in_turn += network.seconds("all-gather", (b,), bytes)
+    assert together <= in_turn * (1 + 1e-9)
