@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -93,29 +93,64 @@ def calls_back(lowered: Any) -> bool:
     return bool(compile_args["host_callbacks"] or compile_args["keepalive"])
 
 
-def compile_stablehlo(module: bytes, device_count: int) -> Any:
-    """The executable of StableHLO bytes on the first devices of this process.
+def propagation(lowered: Any) -> tuple[list[bool], list[bool]]:
+    """Whether XLA may choose the sharding of each argument and of each result (unspecified)."""
+    from jax._src.interpreters import pxla
 
-    It has `as_text()`, `memory_analysis()` and `run(arrays, shapes)` (see Executable).
-    """
-    from jax._src import compiler
+    args = lowered._lowering.compile_args
+    into, out = pxla.get_prop_to_input_output(
+        args["in_shardings"], args["out_shardings"], len(args["ordered_effects"])
+    )
+    return list(into), list(out)
+
+
+def compile_stablehlo(
+    module: bytes, devices: list[Any], propagate: tuple[list[bool], list[bool]]
+) -> Executable:
+    """The executable of StableHLO bytes on devices of this process."""
     from jax._src.interpreters import mlir
     from jax._src.lib.mlir import ir
 
-    devices = jax.devices()[:device_count]
-    options = compiler.get_compile_options(
-        num_replicas=1,
-        num_partitions=device_count,
-        device_assignment=[[device.id for device in devices]],
-    )
-    build = options.executable_build_options
-    build.use_spmd_partitioning = device_count > 1
-    build.use_shardy_partitioner = True
     with mlir.make_ir_context():
-        parsed = ir.Module.parse(module)
-        loaded = compiler.backend_compile_and_load(
-            devices[0].client, parsed, _device_list(devices), options, []
-        )
+        return _compile(devices[0].client, ir.Module.parse(module), devices, propagate, {}, [])
+
+
+def compile_afresh(lowered: Any, options: dict[str, Any]) -> Executable:
+    """The executable of a lowered program, compiled again even if JAX has it in a cache.
+
+    A cached program prints no warnings, and the warnings are wanted.
+    """
+    lowering = lowered._lowering
+    return _compile(
+        lowering.compile_args["backend"],
+        lowering.stablehlo(),
+        list(lowering._device_list),
+        propagation(lowered),
+        dict(lowering._compiler_options_kvs) | options,
+        lowering.compile_args["host_callbacks"],
+    )
+
+
+def _compile(
+    backend: Any,
+    module: Any,
+    devices: list[Any],
+    propagate: tuple[list[bool], list[bool]],
+    options: dict[str, Any],
+    host_callbacks: list[Any],
+) -> Executable:
+    import numpy as np
+    from jax._src import compiler
+    from jax._src.interpreters import pxla
+
+    array = np.empty(len(devices), dtype=object)
+    array[:] = devices
+    compile_options = pxla.create_compile_options(
+        module, False, *propagate, backend, array, options
+    )
+    loaded = compiler.backend_compile_and_load(
+        backend, module, _device_list(devices), compile_options, host_callbacks
+    )
     return Executable(loaded, devices)
 
 
@@ -146,9 +181,7 @@ class Executable:
         from jax._src.interpreters import pxla
 
         into, out = pxla.get_op_sharding_from_executable(self._loaded)
-        placed = [
-            jax.device_put(array, self._sharding(into, i)) for i, array in enumerate(arrays)
-        ]
+        placed = [jax.device_put(array, self._sharding(into, i)) for i, array in enumerate(arrays)]
         results = self._loaded.execute_sharded(placed).disassemble_into_single_device_arrays()
         return [
             np.asarray(
@@ -176,3 +209,44 @@ def primitives() -> dict[str, Any]:
 
     tables = [mlir._lowerings, *mlir._platform_specific_lowerings.values()]
     return {primitive.name: primitive for table in tables for primitive in table}
+
+
+def bind(eqn: Any, args: list[Any], **changes: Any) -> list[Any]:
+    """Evaluates an equation on these arguments, with some of its parameters replaced."""
+    params = eqn.primitive.get_bind_params({**eqn.params, **changes})
+    stack = source_info_util.current_name_stack() + eqn.source_info.name_stack
+    with (
+        source_info_util.user_context(eqn.source_info.traceback, name_stack=stack),
+        eqn.ctx.manager,
+    ):
+        out = eqn.primitive.bind(*args, **params)
+    return list(out) if eqn.primitive.multiple_results else [out]
+
+
+def retrace(fn: Callable[..., list[Any]], avals: list[Any]) -> Any:
+    """The closed jaxpr of `fn`, which returns a list, on arguments of these abstract types."""
+    return jax.make_jaxpr(fn)(*[_struct(aval) for aval in avals])
+
+
+def _struct(aval: Any) -> Any:
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
+
+
+def name_scope(name: str) -> Any:
+    """A context in which new equations carry this name."""
+    return jax.named_scope(name)
+
+
+def without_consts(closed: Any) -> tuple[Any, list[Any]]:
+    """(open jaxpr that takes its constants first, those constants) of a closed jaxpr."""
+    from jax._src.interpreters import partial_eval
+
+    return partial_eval.convert_constvars_jaxpr(closed.jaxpr), list(closed.consts)
+
+
+def kernel_name(params: Mapping[str, Any]) -> str | None:
+    """The name of the kernel that a pallas_call runs: as given, else its function's."""
+    if isinstance(params.get("name"), str):
+        return params["name"]
+    info = getattr(params.get("jaxpr"), "debug_info", None)
+    return getattr(info, "func_name", None)

@@ -19,10 +19,11 @@ from shardwright.cost.fusion import find_fusions
 from shardwright.cost.liveness import find_lifetimes, live_counts, peak_points
 from shardwright.cost.prices import DevicePrices
 from shardwright.cost.roofline import stream_s
-from shardwright.cost.weights import Together, weigh
+from shardwright.spmd.weights import Together, weigh
 from shardwright.mesh import Mesh
 from shardwright.spmd.decisions import State
 from shardwright.spmd.follow import Choice, choose
+from shardwright.spmd.ir import Ir, build_ir
 from shardwright.spmd.layout import WHOLE, Layouts, Placement
 from shardwright.spmd.opclass import OpClass, fold_ops
 
@@ -224,3 +225,11 @@ class _TogetherMemo:
                 known[key] = price(group, [memo.choices[rows[b, c]] for c, _ in group.members])
             out[b, t] = known[key]
         return out.sum(1)
+
+
+def model_ir(model: CostModel, state: State) -> Ir:
+    """The partitioning IR of one state."""
+    return build_ir(
+        model.analysis.program, model.layouts, model.classes, model.stored(state),
+        model.choices(state), model.prices, model.mesh.axes,
+    )  # fmt: skip

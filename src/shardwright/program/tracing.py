@@ -85,13 +85,14 @@ def build(closed: Any, signature: Signature) -> Program:
     )
     outputs = walk.returns(closed, walk.jaxpr(closed.jaxpr, (*consts, *inputs)))
     walk.regions[TOP].inputs, walk.regions[TOP].outputs = (*consts, *inputs), tuple(outputs)
+    length = len(walk.ops)
     walk.drop_dead(outputs)
     consts, inputs = walk.regions[TOP].inputs[: len(consts)], walk.regions[TOP].inputs[len(consts) :]
     program = Program(
         signature.name, walk.values, walk.ops, walk.regions, inputs, consts,
         walk.regions[TOP].outputs, signature.output.paths,
         frozenset(i for i, gone in zip(inputs, signature.donated, strict=True) if gone),
-        {}, walk.pins, signature,
+        {}, walk.pins, length, signature,
     )  # fmt: skip
     program.aliases = donated_aliases(program)
     return program
@@ -109,7 +110,6 @@ class Walk:
         self.remat = NO_REMAT
         self.remats = 0
         self.caller: Any = None  # the user's equation that called JAX's own code
-        self.count = 0  # equations seen: the stable index that lowering walks again
         self._types: dict[Any, TensorShape] = {}
         self._rules: dict[Any, Rule] = {}
         self._backward: dict[Any, bool] = {}

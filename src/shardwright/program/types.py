@@ -129,6 +129,7 @@ class Program:
     donated: frozenset[int]  # inputs the caller gives up
     aliases: dict[int, int]  # output position -> donated input value whose buffer it takes
     pins: list[UserPin]
+    walk_length: int  # ops in the walk over the jaxpr, dead ones included
     signature: Any = None  # program.arguments.Signature
     _uses: Any = field(default=None, repr=False)
 

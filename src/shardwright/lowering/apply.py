@@ -1,0 +1,234 @@
+"""A plan as runnable JAX: the function is traced again and every step is pinned.
+
+The walk goes over the jaxpr in the order of program/tracing.py and counts ops as it does, so
+that the n-th op here is the n-th op there. Calls with derivatives of their own, remat bodies,
+loops and branches are rebuilt with constrained bodies; everything else is evaluated as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+from jax.sharding import NamedSharding
+
+from shardwright import _jax
+from shardwright.errors import ShardwrightError
+from shardwright.lowering.steps import Spec, Step, Steps, partition_spec
+from shardwright.program.tracing import CALLS, REMATS
+
+# Calls that carry derivative rules (or hide their body from the optimiser): kept as calls.
+KEPT_CALLS = ("custom_jvp_call", "custom_vjp_call", "custom_vmap_call", *REMATS)
+
+
+class Slot(NamedTuple):
+    """An array in the walk, and whether the program text has it as a number."""
+
+    array: Any
+    literal: bool = False
+
+
+def apply_steps(closed: Any, steps: Steps, mesh: Any, arrays: Sequence[Any]) -> list[Any]:
+    """The results of a closed jaxpr on these arrays, with every placement pinned."""
+    walk = _Walk(steps, mesh)
+    inputs = [Slot(walk.pin(a, (spec,))) for a, spec in zip(arrays, steps.inputs, strict=True)]
+    outputs = walk.jaxpr(closed.jaxpr, [*map(Slot, closed.consts), *inputs])
+    results = []
+    for out, spec in zip(outputs, steps.outputs, strict=True):
+        if out.literal:
+            results.append(out.array)
+            continue
+        step = walk.next_step()
+        array = walk.moved(out.array, step, 0) if step else out.array
+        results.append(walk.pin(array, step.makes[0] if step else (spec,)))
+    if walk.serial != steps.count:
+        raise ShardwrightError(
+            f"the function has {walk.serial} ops, the plan was made for {steps.count}",
+            try_="plan again: the function or its arguments have changed",
+        )
+    return results
+
+
+class _Walk:
+    def __init__(self, steps: Steps, mesh: Any) -> None:
+        self.steps = steps
+        self.mesh = mesh
+        self.serial = 0
+        self.backward = False
+        self._shardings: dict[Spec, NamedSharding] = {}
+        self._copies: dict[tuple[int, tuple[Spec, ...], bool], tuple[Any, Any]] = {}
+
+    def next_step(self) -> Step | None:
+        step = self.steps.by_serial.get(self.serial)
+        self.serial += 1
+        return step
+
+    def pin(self, array: Any, specs: Sequence[Spec]) -> Any:
+        """The array led through these placements."""
+        for spec in specs:
+            if not spec:
+                continue
+            if spec not in self._shardings:
+                self._shardings[spec] = NamedSharding(self.mesh, partition_spec(spec))
+            array = jax.lax.with_sharding_constraint(array, self._shardings[spec])
+        return array
+
+    def moved(self, array: Any, step: Step, operand: int) -> Any:
+        """An operand as the op needs it; one copy serves all uses in the same place.
+
+        A weight gathered for the forward pass is gathered again for the backward pass: the
+        barrier keeps the compiler from holding the first copy in between.
+        """
+        way = step.needs[operand]
+        if not way:
+            return array
+        key = (id(array), way, self.backward)
+        if key not in self._copies:
+            held = array
+            if self.backward and step.gathers[operand]:
+                held = jax.lax.optimization_barrier(array)
+            self._copies[key] = (array, self.pin(held, way))  # keeps `array`, and so its id
+        return self._copies[key][1]
+
+    def jaxpr(self, jaxpr: Any, inputs: Sequence[Slot]) -> list[Slot]:
+        env: dict[Any, Slot] = dict(zip((*jaxpr.constvars, *jaxpr.invars), inputs, strict=True))
+
+        def read(v: Any) -> Slot:
+            return Slot(v.val, True) if type(v) is _jax.Literal else env[v]
+
+        for eqn in jaxpr.eqns:
+            operands = [read(v) for v in eqn.invars]
+            name = eqn.primitive.name
+            saved, self.backward = self.backward, _jax.is_transposed(eqn.source_info)
+            if name in CALLS and CALLS[name] in eqn.params:
+                results = self.call(eqn, name, operands)
+            elif name in _REGIONS:
+                results = [Slot(a) for a in _REGIONS[name](self, eqn, operands)]
+            elif name == "custom_linear_solve":
+                results = self.linear_solve(eqn, operands)
+            else:
+                results = self.op(eqn, operands)
+            self.backward = saved
+            env.update(zip(eqn.outvars, results, strict=True))
+        return [read(v) for v in jaxpr.outvars]
+
+    def op(self, eqn: Any, operands: list[Slot]) -> list[Slot]:
+        step = self.next_step()
+        if step is None:  # nothing needs it, or nothing is known of it
+            return [Slot(a) for a in _jax.bind(eqn, [s.array for s in operands])]
+        args = [
+            s.array if s.literal else self.moved(s.array, step, i) for i, s in enumerate(operands)
+        ]
+        results = _jax.bind(eqn, args)
+        return [Slot(self.pin(a, way)) for a, way in zip(results, step.makes, strict=True)]
+
+    def call(self, eqn: Any, name: str, operands: list[Slot]) -> list[Slot]:
+        inner, consts = _jax.open_jaxpr(eqn.params[CALLS[name]])
+        if name not in KEPT_CALLS:
+            with _jax.name_scope(str(eqn.params.get("name", name))):
+                return self.jaxpr(inner, [*map(Slot, consts), *operands])
+        literal = [s.literal for s in operands]
+        out_literal: list[bool] = []
+
+        def body(*arrays: Any) -> list[Any]:
+            given = [Slot(a, lit) for a, lit in zip(arrays, literal, strict=True)]
+            out = self.jaxpr(inner, [*map(Slot, consts), *given])
+            out_literal.extend(s.literal for s in out)
+            return [s.array for s in out]
+
+        closed = _jax.retrace(body, [v.aval for v in inner.invars])
+        args = [s.array for s in operands]
+        if isinstance(eqn.params[CALLS[name]], _jax.ClosedJaxpr):
+            results = _jax.bind(eqn, args, **{CALLS[name]: closed})
+        else:  # an open jaxpr has no constants of its own
+            opened, extra = _jax.without_consts(closed)
+            results = _jax.bind(eqn, [*extra, *args], **{CALLS[name]: opened})
+        return [Slot(a, lit) for a, lit in zip(results, out_literal, strict=True)]
+
+    def linear_solve(self, eqn: Any, operands: list[Slot]) -> list[Slot]:
+        lengths = eqn.params["const_lengths"]
+        solve, consts = _jax.open_jaxpr(eqn.params["jaxprs"].solve)
+        start = lengths.matvec + lengths.vecmat
+        right = operands[start + lengths.solve + lengths.transpose_solve :]
+        own = operands[start : start + lengths.solve]
+        return self.jaxpr(solve, [*map(Slot, consts), *own, *right])
+
+    def enter(self, outer: Slot) -> tuple[Any, Step | None]:
+        """(operand as the region needs it, its step) for one entry tie."""
+        if outer.literal:
+            return outer.array, None
+        step = self.next_step()
+        return (self.moved(outer.array, step, 0) if step else outer.array), step
+
+    def body(
+        self, jaxpr: Any, entries: Sequence[tuple[Step | None, int]]
+    ) -> tuple[Any, list[bool]]:
+        """(constrained body, which outputs are literals); entries: (tie, its result) per input."""
+        inner, consts = _jax.open_jaxpr(jaxpr)
+        literal: list[bool] = []
+
+        def run(*arrays: Any) -> list[Any]:
+            given = [
+                Slot(self.pin(a, step.makes[n][-1:]) if step else a)
+                for a, (step, n) in zip(arrays, entries, strict=True)
+            ]
+            out = self.jaxpr(inner, [*map(Slot, consts), *given])
+            literal.extend(s.literal for s in out)
+            return [
+                jax.lax.convert_element_type(s.array, v.aval.dtype) if s.literal else s.array
+                for s, v in zip(out, inner.outvars, strict=True)
+            ]
+
+        return _jax.retrace(run, [v.aval for v in inner.invars]), literal
+
+    def leave(self, array: Any, has_tie: bool) -> Any:
+        """A loop's result where it is stored, after its exit tie."""
+        step = self.next_step() if has_tie else None
+        return self.pin(array, step.makes[0][-1:]) if step else array
+
+
+def _scan(walk: _Walk, eqn: Any, operands: list[Slot]) -> list[Any]:
+    walk.next_step()  # the scan itself
+    args, ties = zip(*map(walk.enter, operands), strict=True) if operands else ((), ())
+    closed, literal = walk.body(eqn.params["jaxpr"], [(tie, 0) for tie in ties])
+    results = _jax.bind(eqn, list(args), jaxpr=closed)
+    carries = eqn.params["num_carry"]
+    return [walk.leave(a, i < carries or not literal[i]) for i, a in enumerate(results)]
+
+
+def _while(walk: _Walk, eqn: Any, operands: list[Slot]) -> list[Any]:
+    walk.next_step()
+    n_cond, n_body = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
+    args, ties = zip(*map(walk.enter, operands), strict=True)
+    carried = list(ties[n_cond + n_body :])
+    cond, _ = walk.body(
+        eqn.params["cond_jaxpr"],
+        [*((t, 0) for t in ties[:n_cond]), *((t, 0) for t in carried)],
+    )
+    body, _ = walk.body(
+        eqn.params["body_jaxpr"],
+        [*((t, 0) for t in ties[n_cond : n_cond + n_body]), *((t, 1) for t in carried)],
+    )
+    results = _jax.bind(eqn, list(args), cond_jaxpr=cond, body_jaxpr=body)
+    return [walk.leave(a, True) for a in results]
+
+
+def _cond(walk: _Walk, eqn: Any, operands: list[Slot]) -> list[Any]:
+    walk.next_step()
+    branches = eqn.params["branches"]
+    entered = [walk.enter(s) for s in operands[1:]]
+    bodies, literals = [], []
+    for n, branch in enumerate(branches):
+        closed, literal = walk.body(branch, [(tie, n) for _, tie in entered])
+        bodies.append(closed)
+        literals.append(literal)
+    args = [operands[0].array, *(a for a, _ in entered)]
+    results = _jax.bind(eqn, args, branches=tuple(bodies))
+    return [
+        walk.leave(a, not all(lit))
+        for a, lit in zip(results, zip(*literals, strict=True), strict=True)
+    ]
+
+
+_REGIONS = {"scan": _scan, "while": _while, "cond": _cond}

@@ -1,0 +1,279 @@
+"""What a compiler did to a sharded program: collectives, memory, cycles, complaints.
+
+Everything is read from the compiler's own output (`compiled.as_text()`, `memory_analysis()` and
+what it printed), for CPU, GPU and TPU alike.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from shardwright.lowering.groups import axes_of
+from shardwright.lowering.hlo import Computation, Instruction, Module, elements, parse, size_bytes
+from shardwright.lowering.loops import Run, runs
+
+KINDS = (
+    "all-reduce",
+    "all-gather",
+    "reduce-scatter",
+    "all-to-all",
+    "collective-permute",
+    "ragged-all-to-all",
+    "collective-broadcast",
+)
+
+# The combiner of a reduction by the opcode at its heart.
+_REDUCTIONS = {
+    "add": "add",
+    "maximum": "max",
+    "minimum": "min",
+    "multiply": "mul",
+    "and": "and",
+    "or": "or",
+    "xor": "xor",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompiledCollective:
+    """One collective of the compiled program, as one device sees it."""
+
+    kind: str  # as XLA spells it
+    axes: tuple[str, ...] | None  # mesh axes in mesh order; None when the groups fit no axes
+    bytes: int  # the larger side: operand of a reduction, result of a gather
+    count: int  # times per step
+    reduction: str | None = None  # "add", "max", ... for all-reduce and reduce-scatter
+    source: str = ""  # "train.py:88", the line that asked for the value
+    op_name: str = ""  # "jit(step)/transpose(jvp())/dot_general"
+    name: str = ""  # the instruction in the HLO text
+    count_known: bool = True  # False inside a while loop of unknown length (counted once)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompiledMemory:
+    """Bytes on one device, as the compiler assigned them."""
+
+    argument_bytes: int
+    output_bytes: int
+    alias_bytes: int  # outputs that reuse donated arguments
+    temp_bytes: int
+    peak_bytes: int  # arguments + outputs - aliases + temporaries
+
+
+def read_collectives(hlo_text: str, mesh: Mapping[str, int]) -> list[CompiledCollective]:
+    """The collectives of optimised HLO text, with how often each runs in one step."""
+    module = parse(hlo_text)
+    found = _without_async_repeats(runs(module, _collective_bytes))
+    return [_collective(module, run, mesh) for run in found]
+
+
+def totals(
+    collectives: Iterable[Any],
+) -> dict[tuple[str, tuple[str, ...] | None], tuple[int, int]]:
+    """(count, bytes) per step for each (kind, axes) of rows with those fields."""
+    sums: dict[tuple[str, tuple[str, ...] | None], tuple[int, int]] = {}
+    for row in collectives:
+        key = (row.kind, row.axes)
+        count, size = sums.get(key, (0, 0))
+        sums[key] = (count + row.count, size + row.count * row.bytes)
+    return sums
+
+
+def sent_bytes(row: Any, mesh: Mapping[str, int]) -> float:
+    """The bytes one device sends per step for a row, on rings over its axes.
+
+    Comparable where counts are not: a compiler may turn one reduce-scatter into permutes.
+    """
+    n = prod(mesh[axis] for axis in row.axes) if row.axes else prod(mesh.values())
+    rounds = {"all-reduce": 2 * (n - 1) / n, "collective-permute": 1.0}
+    return row.count * row.bytes * rounds.get(row.kind, (n - 1) / n)
+
+
+def read_cycles(hlo_text: str) -> int | None:
+    """The TPU compiler's estimated cycles of one step, loops multiplied; None if it gave none.
+
+    Collectives carry no estimate: this is compute and local data movement.
+    """
+    if '"estimated_cycles"' not in hlo_text:
+        return None
+
+    def cycles(_: Computation, row: Instruction) -> int:
+        found = re.search(r'"estimated_cycles":"?(\d+)', row.attributes)
+        return int(found[1]) if found else 0
+
+    found = runs(
+        parse(hlo_text),
+        cycles,
+        enter=lambda row: row.opcode != "fusion" or '"estimated_cycles"' not in row.attributes,
+    )
+    return sum(run.times * cycles(run.computation, run.instruction) for run in found)
+
+
+def read_memory(compiled: Any) -> CompiledMemory:
+    """The compiler's memory assignment for one device.
+
+    `compiled` is a jax.stages.Compiled or what its `memory_analysis()` returned.
+    """
+    stats = compiled.memory_analysis() if hasattr(compiled, "memory_analysis") else compiled
+    argument, output = stats.argument_size_in_bytes, stats.output_size_in_bytes
+    alias, temp = stats.alias_size_in_bytes, stats.temp_size_in_bytes
+    return CompiledMemory(
+        argument_bytes=argument,
+        output_bytes=output,
+        alias_bytes=alias,
+        temp_bytes=temp,
+        peak_bytes=argument + output - alias + temp,
+    )
+
+
+def involuntary_remats(stderr_text: str) -> int:
+    """How often XLA said that it gathers a whole array because it knows no better route."""
+    return stderr_text.count("Involuntary full rematerialization")
+
+
+class Captured:
+    """What was written to the process's standard error; `text` is complete after the block."""
+
+    text: str = ""
+
+
+@contextmanager
+def captured_stderr() -> Iterator[Captured]:
+    """Standard error of the whole process, C++ included, for as long as the block lasts.
+
+    >>> with captured_stderr() as err:
+    ...     _ = os.write(2, b"from C++")
+    >>> err.text
+    'from C++'
+    """
+    captured = Captured()
+    sys.stderr.flush()
+    saved = os.dup(2)
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            yield captured
+        finally:
+            sys.stderr.flush()
+            os.dup2(saved, 2)
+            os.close(saved)
+            file.seek(0)
+            captured.text = file.read().decode(errors="replace")
+
+
+def _kind(row: Instruction) -> str | None:
+    kind = row.opcode.removesuffix("-start")
+    return kind if kind in KINDS else None
+
+
+def _collective_bytes(computation: Computation, row: Instruction) -> int:
+    """The larger side of a collective on one device; 0 for any other instruction."""
+    kind = _kind(row)
+    if kind is None:
+        return 0
+    rows = [computation.instructions.get(name) for name in row.operands]
+    operand = sum(size_bytes(source.type) for source in rows if source is not None)
+    result = row.type
+    if row.opcode.endswith("-start") and kind != "all-reduce":
+        members = elements(row.type)  # (operands, results, context...)
+        result = members[1] if len(members) > 1 else row.type
+    # A zero-sized collective still runs: keep it in the list.
+    return max(operand, size_bytes(result), 1)
+
+
+def _without_async_repeats(found: list[Run]) -> list[Run]:
+    """The runs without the echoes of the TPU's asynchronous collective fusions.
+
+    Such a collective is printed in the fusion that starts it, in each fusion that overlaps it and
+    in the one that ends it, always with the same channel.
+    """
+    started = {_channel(run) for run in found if _is_async_fused(run) and _starts(run)}
+    kept: list[Run] = []
+    lone: set[str] = set()
+    for run in found:
+        if not _is_async_fused(run) or _starts(run):
+            kept.append(run)
+        elif _channel(run) not in started | lone:
+            lone.add(_channel(run))
+            kept.append(run)
+    return kept
+
+
+def _is_async_fused(run: Run) -> bool:
+    return "async_collective_fusion_config" in run.instruction.attributes
+
+
+def _starts(run: Run) -> bool:
+    return any(
+        "AsyncCollectiveStart" in row.attributes for row in run.computation.instructions.values()
+    )
+
+
+def _channel(run: Run) -> str:
+    return run.instruction.attribute("channel_id") or run.instruction.name
+
+
+def _collective(module: Module, run: Run, mesh: Mapping[str, int]) -> CompiledCollective:
+    row = run.instruction
+    kind = _kind(row) or row.opcode
+    if kind == "all-reduce" and _is_scatter_fusion(run.computation, row):
+        kind = "reduce-scatter"
+    op_name, source = _metadata(module, run.computation, row)
+    if not (op_name or source) and run.caller is not None:
+        op_name, source = _metadata(module, run.computation, run.caller)
+    return CompiledCollective(
+        kind=kind,
+        axes=axes_of(row.attributes, mesh),
+        bytes=_collective_bytes(run.computation, row),
+        count=run.times,
+        reduction=_reduction(module, row),
+        source=source,
+        op_name=op_name,
+        name=row.name,
+        count_known=run.known,
+    )
+
+
+def _is_scatter_fusion(computation: Computation, row: Instruction) -> bool:
+    """Whether a TPU fusion keeps only this device's slice of an all-reduce: a reduce-scatter."""
+    if computation.name.startswith("all-reduce-scatter"):
+        return True
+    root = computation.root
+    return (
+        root.opcode == "dynamic-slice"
+        and root.operands[:1] == (row.name,)
+        and computation.name.startswith("fused")
+    )
+
+
+def _reduction(module: Module, row: Instruction) -> str | None:
+    for callee in row.callees("to_apply"):
+        body = module.computations.get(callee)
+        opcodes = [each.opcode for each in body.instructions.values()] if body else []
+        return next((_REDUCTIONS[op] for op in opcodes if op in _REDUCTIONS), "other")
+    return None
+
+
+def _metadata(module: Module, computation: Computation, row: Instruction) -> tuple[str, str]:
+    """(op_name, source line), from the operand when combining has dropped them."""
+    for _ in range(4):
+        text = row.attribute("metadata") or ""
+        op_name = re.search(r'op_name="([^"]*)"', text)
+        frame = re.search(r"stack_frame_id=(\d+)", text)
+        file = re.search(r'source_file="([^"]*)" source_line=(\d+)', text)
+        source = module.frames.get(int(frame[1]), "") if frame else ""
+        if op_name or source or file:
+            return op_name[1] if op_name else "", f"{file[1]}:{file[2]}" if file else source
+        above = computation.instructions.get(row.operands[0]) if row.operands else None
+        if above is None:
+            break
+        row = above
+    return "", ""

@@ -1,0 +1,194 @@
+"""The partitioning IR: one row per op, with local shapes, claims, collectives and seconds.
+
+Plain data, independent of JAX once built. It is what tests read and what `explain` shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shardwright.program.types import LITERAL, Op, Program
+from shardwright.rules.rule import factor_name
+from shardwright.spmd.follow import Choice, Prices
+from shardwright.spmd.layout import WHOLE, Layout, Layouts, Placement
+from shardwright.spmd.moves import SLICE, Move
+from shardwright.spmd.opclass import NO_CLASS, OpClasses
+from shardwright.spmd.weights import find_sums, region_weights
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One collective of the step."""
+
+    kind: str  # as XLA spells it
+    axes: tuple[str, ...]
+    bytes: int  # the larger side on one device
+    count: float  # times per step
+    seconds: float  # once
+    source: str  # the user's line, or the argument path of what moves
+    cause: str  # in words
+    op: int
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One op as it runs on one device."""
+
+    op: int
+    name: str
+    depth: int  # of nested regions
+    results: tuple[str, ...]  # %12:f32[8/4,16]
+    operands: tuple[str, ...]
+    claims: tuple[tuple[str, str], ...]  # (axis, factor of the rule)
+    collectives: tuple[Collective, ...]
+    compute_s: float
+    count: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ir:
+    """A partitioned program."""
+
+    axes: tuple[tuple[str, int], ...]
+    rows: tuple[Row, ...]
+
+    @property
+    def collectives(self) -> list[Collective]:
+        return [c for row in self.rows for c in row.collectives]
+
+    def totals(self) -> dict[tuple[str, tuple[str, ...]], tuple[float, float, float]]:
+        """{(kind, axes): (count, bytes, seconds) per step}"""
+        out: dict[tuple[str, tuple[str, ...]], tuple[float, float, float]] = {}
+        for c in self.collectives:
+            n, b, s = out.get((c.kind, c.axes), (0.0, 0.0, 0.0))
+            out[c.kind, c.axes] = (n + c.count, b + c.count * c.bytes, s + c.count * c.seconds)
+        return dict(sorted(out.items()))
+
+    def __str__(self) -> str:
+        lines = ["mesh " + " ".join(f"{name}={size}" for name, size in self.axes)]
+        for row in self.rows:
+            lines.append("  " * (row.depth + 1) + format_row(row))
+        for (kind, axes), (count, size, seconds) in self.totals().items():
+            lines.append(
+                f"total {kind} over {'+'.join(axes)}: {count:g} x, {size / 1e6:.3f} MB,"
+                f" {seconds * 1e3:.4f} ms"
+            )
+        return "\n".join(lines)
+
+
+def format_row(row: Row) -> str:
+    """%5:f32[8/4,16] = dot_general %1 %2  {data: i}  all-reduce model 128 B  1.2 us"""
+    claims = " {" + ", ".join(f"{a}: {f}" for a, f in row.claims) + "}" if row.claims else ""
+    moves = "".join(
+        f"  {c.kind} {'+'.join(c.axes)} {c.bytes} B" + (f" x{c.count:g}" if c.count != 1 else "")
+        for c in row.collectives
+    )
+    return (
+        f"{', '.join(row.results)} = {row.name} {' '.join(row.operands)}{claims}{moves}"
+        f"  {row.compute_s * 1e6:.2f} us"
+    )
+
+
+def build_ir(
+    program: Program, layouts: Layouts, classes: OpClasses, stored: Sequence[Placement],
+    choices: Sequence[Choice], prices: Prices, axes: Sequence[tuple[str, int]],
+) -> Ir:  # fmt: skip
+    """The IR of a program whose layouts are stored and whose op classes are computed like this."""
+    weights = region_weights(program)
+    depth = [0] * len(program.regions)
+    for r in program.regions[1:]:
+        depth[r.index] = depth[r.parent] + 1
+    sum_of = {op: n for n, leaves in enumerate(find_sums(program)) for op in leaves}
+    moved: set[tuple[int, int, int, bool, Placement]] = set()
+    summed: set[tuple[int, tuple[int, ...], tuple[Placement, ...]]] = set()
+    layout_of = layouts.of_value.tolist()
+    names = [name for name, _ in axes]
+    rows = []
+
+    def shape(value: int) -> str:
+        layout = layouts.table[layout_of[value]]
+        return local_shape(program, value, layout, stored[layout_of[value]], prices.axis_sizes)
+
+    for op in program.ops:
+        c = int(classes.of_op[op.index])
+        if c == NO_CLASS:
+            continue
+        choice, count = choices[c], weights[op.region]
+        found: list[Collective] = []
+
+        def add(
+            moves: Sequence[Move], value: int, cause: str,
+            found: list[Collective] = found, op: Op = op, count: float = count,
+        ) -> None:  # fmt: skip
+            found.extend(
+                Collective(
+                    m.kind, tuple(names[a] for a in m.axes), m.bytes, count, prices.move_s(m),
+                    source_of(program, op, value), cause, op.index,
+                )  # fmt: skip
+                for m in moves
+                if m.kind != SLICE and count
+            )
+
+        slot = 0
+        for v in op.operands:
+            if v == LITERAL:
+                continue
+            key = (v, op.region, op.remat, op.transposed, choice.needs[slot])
+            if key not in moved:
+                moved.add(key)
+                add(choice.operand_moves[slot], v, f"{describe(program, v)} is needed by {op.name}")
+            slot += 1
+        for v in op.results[:1]:
+            add(choice.exchanges, v, f"{op.name} reaches over the split of its operand")
+        for v, moves in zip(op.results, choice.result_moves, strict=True):
+            if choice.partial and op.index in sum_of:
+                done = (sum_of[op.index], choice.partial, choice.produced)
+                if done in summed:
+                    continue
+                summed.add(done)
+            cause = "partial sums of" if choice.partial else "result of"
+            add(moves, v, f"{cause} {op.name}, kept as {shape(v)}")
+        atoms = classes.table[c]
+        rows.append(
+            Row(
+                op.index, op.name, depth[op.region],
+                tuple(f"%{v}:{shape(v)}" for v in op.results),
+                tuple("literal" if v == LITERAL else f"%{v}" for v in op.operands),
+                tuple(
+                    (names[a], factor_name(atom)) for a, atom in enumerate(choice.claims)
+                    if atom != WHOLE and atom < len(atoms.sizes)
+                ),
+                tuple(found), choice.compute_s, count,
+            )  # fmt: skip
+        )
+    return Ir(tuple(axes), tuple(rows))
+
+
+def local_shape(
+    program: Program, value: int, layout: Layout, placement: Placement, axis_sizes: Sequence[int]
+) -> str:
+    """f32[8/4,16]: the whole shape, with what each dim is divided by."""
+    from shardwright.program.types import format_type
+
+    v = program.values[value]
+    parts = [1] * len(v.shape)
+    for axis, j in enumerate(placement):
+        if j != WHOLE:
+            parts[layout.atoms[j].dim] *= axis_sizes[axis]
+    dims = ",".join(f"{n}/{p}" if p > 1 else str(n) for n, p in zip(v.shape, parts, strict=True))
+    return format_type(v.type).split("[")[0] + f"[{dims}]"
+
+
+def describe(program: Program, value: int) -> str:
+    """A value in words: its argument path, or the op that makes it."""
+    v = program.values[value]
+    if v.path is not None:
+        return v.path
+    return f"result of {program.ops[v.op].name}" if v.op >= 0 else "constant"
+
+
+def source_of(program: Program, op: Op, value: int) -> str:
+    """The user's line of an op; for a return, the line that computes the value."""
+    source = op.source
+    return str(source) if source else program.where(value)
