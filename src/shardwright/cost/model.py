@@ -19,7 +19,7 @@ from shardwright.cost.fusion import find_fusions
 from shardwright.cost.liveness import find_lifetimes, live_counts, peak_points
 from shardwright.cost.prices import DevicePrices
 from shardwright.cost.roofline import stream_s
-from shardwright.spmd.weights import Together, weigh
+from shardwright.spmd.weights import Together, summed_once, weigh
 from shardwright.mesh import Mesh
 from shardwright.spmd.decisions import State
 from shardwright.spmd.follow import Choice, choose
@@ -150,12 +150,9 @@ class CostModel:
         return together.weight * sum(moved.values())
 
     def _sum_s(self, together: Together, choices: list[Choice]) -> float:
-        """Several partial sums added up: equal reductions happen once, after the addition."""
-        once: dict[tuple[object, ...], float] = {}
-        for n, choice in enumerate(choices):
-            key = (choice.partial, choice.produced) if choice.partial else (n,)
-            once[key] = choice.result_s[0]
-        return together.weight * sum(once.values())
+        """Several partial sums added up: equal reductions happen once, after the additions."""
+        parts = choices[:1] if summed_once(choices) else choices
+        return together.weight * sum(choice.result_s[0] for choice in parts)
 
     def choices(self, state: State) -> list[Choice]:
         """How every op class is computed in one state."""

@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
-from jax.sharding import NamedSharding
+from jax.sharding import NamedSharding, PartitionSpec
 
 from shardwright import _jax
 from shardwright.errors import ShardwrightError
-from shardwright.lowering.steps import Spec, Step, Steps, partition_spec
+from shardwright.lowering.partial import over_leading, split_dims
+from shardwright.lowering.steps import Partial, Spec, Step, Steps, partition_spec
 from shardwright.program.tracing import CALLS, REMATS
 
 # Calls that carry derivative rules (or hide their body from the optimiser): kept as calls.
@@ -27,6 +28,7 @@ class Slot(NamedTuple):
 
     array: Any
     literal: bool = False
+    partial: Partial | None = None  # leading dims that still have to be summed
 
 
 def apply_steps(closed: Any, steps: Steps, mesh: Any, arrays: Sequence[Any]) -> list[Any]:
@@ -118,10 +120,42 @@ class _Walk:
         if step is None:  # nothing needs it, or nothing is known of it
             return [Slot(a) for a in _jax.bind(eqn, [s.array for s in operands])]
         args = [
-            s.array if s.literal else self.moved(s.array, step, i) for i, s in enumerate(operands)
+            s.array if s.literal or s.partial else self.moved(s.array, step, i)
+            for i, s in enumerate(operands)
         ]
-        results = _jax.bind(eqn, args)
-        return [Slot(self.pin(a, way)) for a, way in zip(results, step.makes, strict=True)]
+        carried = next((s.partial for s in operands if s.partial), None)
+        partial = step.partial or carried
+        if partial is None:
+            results = _jax.bind(eqn, args)
+            return [Slot(self.pin(a, way)) for a, way in zip(results, step.makes, strict=True)]
+        if step.partial:
+            args = [
+                split_dims(a, step.partial.sizes, dims, self.pin_leading(step.partial, dims))
+                for a, dims in zip(args, step.partial.dims, strict=True)
+            ]
+            leading = [[d is not None for d in dims] for dims in step.partial.dims]
+        else:
+            leading = [[s.partial is not None] * len(partial.axes) for s in operands]
+        (array,) = over_leading(lambda *xs: _jax.bind(eqn, list(xs)), leading, args)
+        produced = partial.way[0]
+        array = self.pin(array, (tuple((a,) for a in partial.axes) + produced,))
+        if step.defer:
+            return [Slot(array, partial=partial)]
+        merged = array.reshape(-1, *array.shape[len(partial.axes) :])
+        merged = self.pin(merged, ((partial.axes, *produced),))
+        way = tuple(dict.fromkeys((*partial.way, step.makes[0][-1])))
+        return [Slot(self.pin(merged.sum(0).astype(array.dtype), way))]
+
+    def pin_leading(self, partial: Partial, dims: Sequence[int | None]) -> Any:
+        """Pins the leading dims of a split operand to their axes, and leaves the rest open."""
+        axes = [a for a, d in zip(partial.axes, dims, strict=True) if d is not None]
+
+        def pin(array: Any) -> Any:
+            open_dims = [PartitionSpec.UNCONSTRAINED] * (array.ndim - len(axes))
+            sharding = NamedSharding(self.mesh, PartitionSpec(*axes, *open_dims))
+            return jax.lax.with_sharding_constraint(array, sharding)
+
+        return pin
 
     def call(self, eqn: Any, name: str, operands: list[Slot]) -> list[Slot]:
         inner, consts = _jax.open_jaxpr(eqn.params[CALLS[name]])

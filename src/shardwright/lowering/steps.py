@@ -7,13 +7,25 @@ from dataclasses import dataclass
 from jax.sharding import PartitionSpec
 
 from shardwright.cost.model import CostModel
-from shardwright.program.types import LITERAL, Program
+from shardwright.program.types import LITERAL, Op, Program
 from shardwright.spmd.decisions import State
+from shardwright.spmd.follow import Choice, sums_at_once
 from shardwright.spmd.layout import Layout, Placement
 from shardwright.spmd.moves import ALL_GATHER, Move
 from shardwright.spmd.opclass import NO_CLASS
+from shardwright.spmd.weights import find_sums, summed_once
 
 Spec = tuple[tuple[str, ...], ...]  # axes per dim: hashable, JAX-free
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """How an op's partial sums are made explicit: one leading dim per axis."""
+
+    axes: tuple[str, ...]
+    sizes: tuple[int, ...]
+    dims: tuple[tuple[int | None, ...], ...]  # [operands][axes] the operand's dim that is split
+    way: tuple[Spec, ...]  # of the result once it is summed: as produced, ..., as stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +35,8 @@ class Step:
     needs: tuple[tuple[Spec, ...] | None, ...]  # per operand: placements on the way; None: literal
     gathers: tuple[bool, ...]  # per operand: whether it is gathered on the way
     makes: tuple[tuple[Spec, ...], ...]  # per result: as produced, ..., as stored
+    partial: Partial | None = None
+    defer: bool = False  # the result is added to others before it is reduced
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +82,7 @@ def make_steps(model: CostModel, state: State) -> Steps:
     def path(value: int, moves: list[Move]) -> tuple[Spec, ...]:
         return tuple(dict.fromkeys(spec(value, m.after) for m in moves))
 
+    deferred = _deferred(model, choices)
     by_serial: dict[int, Step] = {}
     for op in program.ops:
         c = int(model.classes.of_op[op.index])
@@ -94,12 +109,62 @@ def make_steps(model: CostModel, state: State) -> Steps:
             else:
                 way = (spec(v, produced), *path(v, moves), stored_spec(v))
                 makes.append(tuple(dict.fromkeys(way)))
-        by_serial[op.serial] = Step(tuple(needs), tuple(gathers), tuple(makes))
+        by_serial[op.serial] = Step(
+            tuple(needs), tuple(gathers), tuple(makes),
+            _partial(model, op, choice, makes[0] if makes else (), op.index in deferred), op.index in deferred,
+        )  # fmt: skip
     return Steps(
         by_serial, program.walk_length,
         tuple(stored_spec(v) for v in program.inputs),
         tuple(() if v == LITERAL else stored_spec(v) for v in program.outputs),
     )  # fmt: skip
+
+
+def _deferred(model: CostModel, choices: list[Choice]) -> set[int]:
+    """Ops whose results stay partial sums, because they are added to others first."""
+    program, of_op = model.analysis.program, model.classes.of_op
+    uses = program.uses()
+    out: set[int] = set()
+    for leaves in find_sums(program):
+        if not summed_once([choices[int(of_op[i])] for i in leaves]):
+            continue
+        front, inside = list(leaves), set(leaves)
+        while len(front) > 1:  # additions whose operands are all partial sums, up to the last
+            op = min(front)
+            front.remove(op)
+            (user,) = uses[program.ops[op].results[0]]
+            out.add(op)
+            if user not in inside:
+                inside.add(user)
+                front.append(user)
+    return out
+
+
+def _partial(
+    model: CostModel, op: Op, choice: Choice, way: tuple[Spec, ...], deferred: bool
+) -> Partial | None:
+    """The explicit form of an op's partial sums, where the plain form would reduce otherwise."""
+    op_class = model.classes.table[int(model.classes.of_op[op.index])]
+    atoms = {choice.claims[a] for a in choice.partial}
+    if not sums_at_once(op.rule) or not (deferred or len(atoms) > 1):
+        return None
+    dims = []
+    slots = iter(op_class.operands)
+    for v in op.operands:
+        slot = None if v == LITERAL else next(slots)
+        row: list[int | None] = []
+        for a in choice.partial:
+            inside = slot is not None and choice.claims[a] in slot.to_op
+            row.append(
+                slot.layout.atoms[slot.to_op.index(choice.claims[a])].dim if inside else None
+            )
+        dims.append(tuple(row))
+    return Partial(
+        tuple(model.mesh.names[a] for a in choice.partial),
+        tuple(model.mesh.sizes[a] for a in choice.partial),
+        tuple(dims),
+        way,
+    )
 
 
 def program_specs(program: Program, steps: Steps) -> dict[str, PartitionSpec]:

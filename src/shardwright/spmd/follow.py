@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import product
 from typing import NamedTuple, Protocol
 
-from shardwright.rules.rule import PASS
+from shardwright.rules.rule import NOTHING, PASS, Rule
 from shardwright.rules.rule import PERMUTE as PERMUTES
 from shardwright.spmd.layout import WHOLE, Placement
 from shardwright.spmd.moves import PERMUTE, Move, reduction, reshard
@@ -81,6 +81,22 @@ def choose(op: OpClass, stored: Sequence[Placement], prices: Prices) -> Choice:
     return best
 
 
+def sums_at_once(rule: Rule) -> bool:
+    """Whether partial sums over several dims are reduced in one collective.
+
+    Dots and plain sums are lowered so (see lowering/partial.py); for every other op a compiler
+    reduces one dim after the other.
+    """
+    return (
+        not rule.fusible
+        and rule.unit != NOTHING
+        and len(rule.operands) <= 2
+        and len(rule.results) == 1
+        and all(kind in (PASS, "add") for kind in rule.kinds)
+        and "add" in rule.kinds
+    )
+
+
 def _needed(slot: Slot, claims: Placement) -> Placement:
     return tuple(slot.to_op.index(c) if c != WHOLE and c in slot.to_op else WHOLE for c in claims)
 
@@ -124,12 +140,13 @@ def _priced(op: OpClass, claims: Placement, stored: Sequence[Placement], prices:
         if c != WHOLE and result_kinds[a] not in (PASS, PERMUTES) and c not in in_results
     )  # fmt: skip
     produced = tuple(_needed(slot, claims) for slot in op.results)
+    rounds = _rounds(op, claims, partial)
     operand_moves = tuple(
         reshard(slot.layout, have, need, sizes)
         for slot, have, need in zip(op.operands, stored[:count], needs, strict=True)
     )
     result_moves = tuple(
-        reduction(slot.layout, made, partial, want, sizes) if partial
+        reduction(slot.layout, made, rounds, want, sizes) if partial
         else reshard(slot.layout, made, want, sizes)
         for slot, made, want in zip(op.results, produced, stored[count:], strict=True)
     )  # fmt: skip
@@ -152,6 +169,16 @@ def _priced(op: OpClass, claims: Placement, stored: Sequence[Placement], prices:
         sum(prices.move_s(m) for m in exchanges),
         temp,
     )  # fmt: skip
+
+
+def _rounds(op: OpClass, claims: Placement, partial: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """The axes of each reduction, one after the other."""
+    if sums_at_once(op.rule) or len(partial) <= 1:
+        return [partial]
+    by_atom: dict[int, list[int]] = {}
+    for a in partial:
+        by_atom.setdefault(claims[a], []).append(a)
+    return [tuple(axes) for axes in by_atom.values()]
 
 
 # A window reaches over this many rows of the neighbour's part.

@@ -14,7 +14,7 @@ from shardwright.spmd.follow import Choice, Prices
 from shardwright.spmd.layout import WHOLE, Layout, Layouts, Placement
 from shardwright.spmd.moves import SLICE, Move
 from shardwright.spmd.opclass import NO_CLASS, OpClasses
-from shardwright.spmd.weights import find_sums, region_weights
+from shardwright.spmd.weights import find_sums, region_weights, summed_once
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +99,13 @@ def build_ir(
     depth = [0] * len(program.regions)
     for r in program.regions[1:]:
         depth[r.index] = depth[r.parent] + 1
-    sum_of = {op: n for n, leaves in enumerate(find_sums(program)) for op in leaves}
+    counted_elsewhere = {
+        op
+        for leaves in find_sums(program)
+        if summed_once([choices[int(classes.of_op[i])] for i in leaves])
+        for op in leaves[:-1]
+    }
     moved: set[tuple[int, int, int, bool, Placement]] = set()
-    summed: set[tuple[int, tuple[int, ...], tuple[Placement, ...]]] = set()
     layout_of = layouts.of_value.tolist()
     names = [name for name, _ in axes]
     rows = []
@@ -142,11 +146,8 @@ def build_ir(
         for v in op.results[:1]:
             add(choice.exchanges, v, f"{op.name} reaches over the split of its operand")
         for v, moves in zip(op.results, choice.result_moves, strict=True):
-            if choice.partial and op.index in sum_of:
-                done = (sum_of[op.index], choice.partial, choice.produced)
-                if done in summed:
-                    continue
-                summed.add(done)
+            if op.index in counted_elsewhere:
+                continue  # added to others first, and reduced with them
             cause = "partial sums of" if choice.partial else "result of"
             add(moves, v, f"{cause} {op.name}, kept as {shape(v)}")
         atoms = classes.table[c]

@@ -86,22 +86,23 @@ def _stuck(layout: Layout, at: Placement, leaving: Sequence[int]) -> set[int]:
 
 
 def reduction(
-    layout: Layout, produced: Placement, axes: Sequence[int], stored: Placement,
+    layout: Layout, produced: Placement, rounds: Sequence[tuple[int, ...]], stored: Placement,
     axis_sizes: Sequence[int],
 ) -> list[Move]:  # fmt: skip
-    """The moves that turn partial results over `axes`, placed as `produced`, into `stored`.
+    """The moves that turn partial results, placed as `produced`, into `stored`.
 
-    When every one of the axes is to split the result anyway, the sum is scattered; otherwise it
-    is reduced as a whole and sliced, which is what compilers do.
+    `rounds` are the axes of one reduction after the other. When every axis of the last one is to
+    split the result anyway, its sum is scattered; otherwise it is reduced as a whole and
+    sliced, which is what compilers do.
     """
     size = layout.local_bytes(produced, axis_sizes)
-    scattered = produced
-    for a in axes:
-        scattered = _put(scattered, [a], stored[a])
-    if all(stored[a] != WHOLE for a in axes):
-        first = Move(REDUCE_SCATTER, tuple(axes), size, scattered)
-        return [first, *reshard(layout, scattered, stored, axis_sizes)]
-    return [
-        Move(ALL_REDUCE, tuple(axes), size, produced),
-        *reshard(layout, produced, stored, axis_sizes),
-    ]
+    moves = [Move(ALL_REDUCE, axes, size, produced) for axes in rounds[:-1]]
+    last = rounds[-1]
+    if all(stored[a] != WHOLE for a in last):
+        scattered = produced
+        for a in last:
+            scattered = _put(scattered, [a], stored[a])
+        moves.append(Move(REDUCE_SCATTER, last, size, scattered))
+        return [*moves, *reshard(layout, scattered, stored, axis_sizes)]
+    moves.append(Move(ALL_REDUCE, last, size, produced))
+    return [*moves, *reshard(layout, produced, stored, axis_sizes)]

@@ -2,18 +2,21 @@
 
 - One value moved the same way for several uses in one place (same region, same remat body, same
   pass) is moved once: a *shared use*.
-- Partial sums that are only added up are reduced once, after the additions: a *sum*.
+- Partial sums of dots that are only added up are reduced once, after the additions: a *sum*.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from shardwright.program.types import LITERAL, NO_OP, TOP, Op, Program
 
+from shardwright.rules.rule import MATRIX
+from shardwright.spmd.follow import Choice, sums_at_once
 from shardwright.spmd.opclass import NO_CLASS, OpClasses
 
 Member = tuple[int, int]  # (op class, operand or result number)
@@ -119,6 +122,8 @@ def find_sums(program: Program) -> list[tuple[int, ...]]:
             continue
         if not op.rule.fusible or not op.rule.linear:
             continue
+        if any(op.rule.operands[i] not in (op.rule.results[0], ()) for i in op.rule.linear):
+            continue  # only point by point: dims stay where they are
         inside = [op.operands[i] for i in op.rule.linear if op.operands[i] != LITERAL]
         parts = [v for v in inside if v in leaves and _only_use(program, uses, v, op)]
         if op.rule.additive:
@@ -131,8 +136,16 @@ def find_sums(program: Program) -> list[tuple[int, ...]]:
     return [ops for v, ops in leaves.items() if v not in absorbed and len(ops) > 1]
 
 
+def summed_once(choices: Sequence[Choice]) -> bool:
+    """Whether the partial sums of these ops can be added before they are reduced."""
+    first = choices[0]
+    return bool(first.partial) and all(
+        c.partial == first.partial and c.produced == first.produced for c in choices
+    )
+
+
 def _makes_sums(op: Op) -> bool:
-    return not op.rule.fusible and any(k == "add" for k in op.rule.kinds)
+    return op.rule.unit == MATRIX and sums_at_once(op.rule)
 
 
 def _only_use(program: Program, uses: list[list[int]], value: int, op: Op) -> bool:

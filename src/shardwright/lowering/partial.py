@@ -1,0 +1,53 @@
+"""Partial sums as data: one leading dim per mesh axis, each device holding its own part.
+
+A compiler reduces the partial sums of a dot at once, and one dim after the other. Where a plan
+adds partial sums before it reduces them, or reduces over several axes in one collective, the
+sums are written out: split the contracted dims, compute a batch of partial results, sum later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+
+def split_dims(
+    array: Any, sizes: Sequence[int], dims: Sequence[int | None], pin: Callable[[Any], Any]
+) -> Any:
+    """The array with one leading dim of size n for each dim that an axis of size n splits."""
+    if all(d is None for d in dims):
+        return array
+    shape: list[int] = []
+    front: list[int] = []  # positions of the new dims, in the order of the axes
+    kept: list[int] = []
+    for d, size in enumerate(array.shape):
+        for n, dim in zip(sizes, dims, strict=True):
+            if dim == d:
+                front.append(len(shape))
+                shape.append(n)
+                size //= n
+        kept.append(len(shape))
+        shape.append(size)
+    order = _axis_order(dims)
+    return pin(jnp.transpose(array.reshape(shape), [*(front[i] for i in order), *kept]))
+
+
+def _axis_order(dims: Sequence[int | None]) -> list[int]:
+    """For each axis that splits something, which of the new dims (in array order) is its own."""
+    by_place = sorted((d, a) for a, d in enumerate(dims) if d is not None)
+    rank = {a: i for i, (_, a) in enumerate(by_place)}
+    return [rank[a] for a, d in enumerate(dims) if d is not None]
+
+
+def over_leading(
+    fn: Callable[..., list[Any]], leading: Sequence[Sequence[bool]], args: Sequence[Any]
+) -> list[Any]:
+    """`fn` mapped over one leading dim per axis; an operand without the dim is shared."""
+    mapped = fn
+    for axis in range(len(leading[0]) - 1, -1, -1):
+        in_axes = tuple(0 if row[axis] else None for row in leading)
+        mapped = jax.vmap(mapped, in_axes=in_axes)
+    return mapped(*args)

@@ -1,0 +1,10 @@
+"""Eight host devices for every test that compiles; set before JAX is imported."""
+
+from __future__ import annotations
+
+import os
+
+_FLAG = "--xla_force_host_platform_device_count"
+if _FLAG not in os.environ.get("XLA_FLAGS", ""):
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_FLAG}=8".strip()
+os.environ.setdefault("JAX_PLATFORMS", "cpu")

@@ -1,0 +1,259 @@
+"""Targets that need nothing installed: this process, and host devices in a child process."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from shardwright.errors import ShardwrightError
+from shardwright.lowering.compiled import involuntary_remats, totals
+from shardwright.lowering.gpu_targets import GPUS, target_config
+from shardwright.lowering.host_child import compile_in_child
+from shardwright.lowering.targets import Target, compile_for, devices_of, parse_target, run_for
+
+MESH = {"data": 4, "model": 2}
+WIDE = {"data": 4, "model": 4}  # more devices than this process has: a child must do it
+B, D, F, LENGTH = 16, 32, 64, 3
+F32 = 4
+
+
+class State(NamedTuple):
+    """A pytree node of the test's own, as a user's train state is."""
+
+    up: Any
+    down: Any
+
+
+def build(mesh: Any) -> Any:
+    """A train step of a scanned MLP, batch on data, hidden on model, weights donated."""
+
+    def on(*spec: Any) -> NamedSharding:
+        return NamedSharding(mesh, P(*spec))
+
+    state = State(on(None, None, "model"), on(None, "model", None))
+    constrain = jax.lax.with_sharding_constraint
+
+    def loss(state: State, x: jax.Array) -> jax.Array:
+        def layer(h, w):
+            h = constrain(h, on("data", None))
+            u = constrain(jax.nn.relu(h @ w.up), on("data", "model"))
+            return constrain(h + constrain(u @ w.down, on("data", None)), on("data", None)), None
+
+        return jnp.mean(jnp.square(jax.lax.scan(layer, x, state)[0]))
+
+    def step(state: State, x: jax.Array, unused: jax.Array) -> tuple[State, jax.Array]:
+        value, grads = jax.value_and_grad(loss)(state, x)
+        return jax.tree.map(lambda w, g: w - 0.1 * g, state, grads), value
+
+    return jax.jit(
+        step,
+        in_shardings=(state, on("data", None), on()),
+        out_shardings=(state, on()),
+        donate_argnums=0,
+    )
+
+
+SHAPES = (State((LENGTH, D, F), (LENGTH, F, D)), (B, D), (7,))
+
+
+def shapes() -> tuple:
+    return jax.tree.map(
+        lambda shape: jax.ShapeDtypeStruct(shape, jnp.float32),
+        SHAPES,
+        is_leaf=lambda x: isinstance(x, tuple) and isinstance(x[0], int),
+    )
+
+
+def values() -> tuple:
+    random = np.random.default_rng(0)
+    return jax.tree.map(lambda s: random.normal(size=s.shape).astype(s.dtype) * 0.1, shapes())
+
+
+@pytest.mark.parametrize(
+    "text, target",
+    [
+        (None, Target("current")),
+        ("cpu:8", Target("cpu", "", (8,))),
+        ("tpu:v5e:4x4", Target("tpu", "v5e", (4, 4))),
+        ("TPU:v4:2x2x4", Target("tpu", "v4", (2, 2, 4))),
+        ("tpu:tpu7x:2x2x1", Target("tpu", "tpu7x", (2, 2, 1))),
+        ("cuda:h100:2x8", Target("cuda", "h100", (2, 8))),
+        ("cuda:a100:8", Target("cuda", "a100", (1, 8))),
+    ],
+)
+def test_targets_are_read_and_printed(text: str | None, target: Target) -> None:
+    assert parse_target(text) == target
+    assert text is None or parse_target(str(target)) == target
+
+
+@pytest.mark.parametrize(
+    "text, says",
+    [
+        ("gpu", "cannot read target 'gpu'"),
+        ("cpu", "cannot read target 'cpu'"),
+        ("cpu:0", "cannot read target 'cpu:0'"),
+        ("cpu:2x4", "cannot read target 'cpu:2x4'"),
+        ("tpu:v5e", "cannot read target 'tpu:v5e'"),
+        ("cuda:h100:1x2x8", "cannot read target 'cuda:h100:1x2x8'"),
+        ("tpu:v9:4x4", "unknown tpu chip 'v9'"),
+        ("cuda:k80:8", "unknown cuda chip 'k80'"),
+    ],
+)
+def test_a_bad_target_says_what_to_write(text: str, says: str) -> None:
+    with pytest.raises(ShardwrightError, match=says) as error:
+        parse_target(text)
+    assert "try" in error.value.facts
+
+
+@pytest.mark.parametrize(
+    "text, mesh, says",
+    [
+        (None, WIDE, "a 4x4 mesh needs 16 devices, this process has 8"),
+        ("cpu:4", MESH, "a 4x2 mesh needs 8 devices, cpu:4 has 4"),
+        ("cpu:12", WIDE, "a 4x4 mesh needs 16 devices, cpu:12 has 12"),
+    ],
+)
+def test_too_few_devices_state_both_numbers(text: str | None, mesh: dict, says: str) -> None:
+    with pytest.raises(ShardwrightError, match=says):
+        compile_for(parse_target(text), build, shapes(), mesh=mesh)
+
+
+@pytest.mark.parametrize(
+    "text, extra, modules",
+    [
+        ("tpu:v5e:2x4", "[tpu]", ["libtpu"]),
+        ("cuda:h100:8", "[cuda]", ["jax_cuda12_plugin", "jax_cuda13_plugin"]),
+    ],
+)
+def test_a_missing_extra_is_named(
+    text: str, extra: str, modules: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name in modules else found(name)
+    )
+    with pytest.raises(ShardwrightError) as error:
+        devices_of(parse_target(text), (8,))
+    assert error.value.facts["try"] == f"pip install shardwright{extra}"
+
+
+def test_this_process_and_a_child_compile_the_same_program() -> None:
+    here = compile_for(parse_target(None), build, shapes(), mesh=MESH)
+    child = compile_in_child(build, shapes(), {}, MESH, 8)
+    assert child.memory == {
+        name: getattr(here.memory, name) for name in here.memory.__dataclass_fields__
+    }
+    there = compile_for(parse_target("cpu:8"), build, shapes(), mesh=MESH)  # in this process
+    assert totals(there.collectives) == totals(here.collectives)
+
+
+def test_a_child_compiles_for_more_devices_than_this_process_has() -> None:
+    compiled = compile_for(parse_target("cpu:16"), build, shapes(), mesh=WIDE)
+    weights = 2 * LENGTH * D * F // 4 * F32
+    assert compiled.memory.alias_bytes == weights  # donation survives
+    assert compiled.memory.argument_bytes == weights + B * D // 4 * F32  # without the unused one
+    found = totals(compiled.collectives)
+    # Forward and backward of each layer: one all-reduce over model of the local rows ...
+    assert found["all-reduce", ("model",)][0] in (2 * LENGTH - 1, 2 * LENGTH)
+    # ... and over data the gradients of this device's weights, and the loss.
+    assert found["all-reduce", ("data",)][1] == weights + F32
+    assert any(row.source.startswith(__file__) for row in compiled.collectives)
+    assert involuntary_remats(compiled.stderr) == 0
+
+
+def test_a_child_runs_and_equals_this_process() -> None:
+    expected, _ = run_for(parse_target("cpu:8"), build, values(), mesh=MESH)
+    results, compiled = run_for(parse_target("cpu:16"), build, values(), mesh=WIDE)
+    assert isinstance(results[0], State)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), results, expected)
+    assert compiled.memory.alias_bytes
+
+
+def test_warnings_come_back_from_here_and_from_a_child() -> None:
+    @functools.cache
+    def reshards(mesh: Any) -> Any:
+        rows, columns = (NamedSharding(mesh, P(*s)) for s in [("data", None), (None, "model")])
+
+        def fn(x):
+            constrain = jax.lax.with_sharding_constraint
+            return constrain(constrain(jnp.sin(x), rows) * 2, columns)
+
+        return jax.jit(fn, in_shardings=rows, out_shardings=columns)
+
+    args = (jax.ShapeDtypeStruct((16, 16), jnp.float32),)
+    here = compile_for(parse_target("cpu:8"), reshards, args, mesh=MESH)
+    again = compile_for(parse_target("cpu:8"), reshards, args, mesh=MESH)  # not from a cache
+    assert involuntary_remats(again.stderr) == 1
+    child = compile_in_child(reshards, args, {}, MESH, 8)
+    assert involuntary_remats(child.stderr) == involuntary_remats(here.stderr) == 1
+
+
+def test_a_child_takes_keys_static_arguments_and_narrow_types() -> None:
+    def noisy(mesh: Any) -> Any:
+        rows = NamedSharding(mesh, P("data"))
+
+        def fn(key, scale, x):
+            noise = jax.random.normal(key, x.shape, jnp.bfloat16)
+            return jax.random.split(key)[0], (x + scale * noise).astype(jnp.bfloat16)
+
+        return jax.jit(
+            fn,
+            static_argnums=1,
+            in_shardings=(NamedSharding(mesh, P()), rows),
+            out_shardings=(NamedSharding(mesh, P()), rows),
+        )
+
+    args = (jax.random.key(0), 2, np.ones((16, 8), jnp.bfloat16))
+    here, _ = run_for(parse_target("cpu:8"), noisy, args, mesh=MESH)
+    there, _ = run_for(parse_target("cpu:16"), noisy, args, mesh=WIDE)
+    assert there[1].dtype == jnp.bfloat16
+    np.testing.assert_array_equal(there[0], here[0])
+    np.testing.assert_array_equal(there[1], here[1])
+
+
+def test_shardings_left_open_are_the_compilers_choice_in_a_child_too() -> None:
+    def open_result(mesh: Any) -> Any:
+        rows = NamedSharding(mesh, P("data", None))
+        return jax.jit(lambda x: jnp.sin(x) * 2, in_shardings=rows)
+
+    args = (np.ones((16, 8), np.float32),)
+    here, compiled = run_for(parse_target("cpu:8"), open_result, args, mesh=MESH)
+    there, child = run_for(parse_target("cpu:16"), open_result, args, mesh=WIDE)
+    np.testing.assert_array_equal(there, here)
+    assert compiled.memory.output_bytes == child.memory.output_bytes == 16 * 8 // 4 * F32
+    assert child.collectives == []
+
+
+def test_a_program_that_calls_back_compiles_in_a_child_but_does_not_run() -> None:
+    def prints(mesh: Any) -> Any:
+        rows = NamedSharding(mesh, P("data"))
+
+        def fn(x):
+            jax.debug.print("{}", x.sum())
+            return x * 2
+
+        return jax.jit(fn, in_shardings=rows, out_shardings=rows)
+
+    args = (np.ones((16,), np.float32),)
+    assert compile_for(parse_target("cpu:16"), prints, args, mesh=WIDE).memory.argument_bytes == 16
+    with pytest.raises(ShardwrightError, match="calls back into Python"):
+        run_for(parse_target("cpu:16"), prints, args, mesh=WIDE)
+
+
+def test_only_here_and_on_hosts_can_programs_run() -> None:
+    with pytest.raises(ShardwrightError, match="can compile but not run"):
+        run_for(parse_target("cuda:h100:8"), build, values(), mesh=MESH)
+
+
+@pytest.mark.parametrize("chip", GPUS)
+def test_gpu_configurations_are_complete(chip: str) -> None:
+    text = target_config(GPUS[chip])
+    assert text.count("{") == text.count("}") and f'name: "{GPUS[chip].name}"' in text
