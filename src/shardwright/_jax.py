@@ -250,3 +250,13 @@ def kernel_name(params: Mapping[str, Any]) -> str | None:
         return params["name"]
     info = getattr(params.get("jaxpr"), "debug_info", None)
     return getattr(info, "func_name", None)
+
+
+def jit_donated_names(fn: Any) -> tuple[str, ...]:
+    """donate_argnames of a jitted function, inferred ones too; empty for others."""
+    return tuple(getattr(getattr(fn, "_jit_info", None), "donate_argnames", None) or ())
+
+
+def bare(array: Any) -> Any:
+    """The shape, dtype and weakness of an array, without where it is."""
+    return _struct(jax.typeof(array))

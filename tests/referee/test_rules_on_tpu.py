@@ -46,8 +46,8 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
 }
 _DIFFERING = {title: (letters, why) for (title, letters), why in EXCEPTIONS.items()}
 
-# Primitives that JAX does not lower for TPUs.
-NOT_ON_TPU = ("eig", "hessenberg", "schur", "tridiagonal", "geqp3")
+# Primitives that JAX does not lower for TPUs, or that need a TPU to compile.
+NOT_ON_TPU = ("eig", "hessenberg", "schur", "tridiagonal", "geqp3", "custom_partitioning")
 
 
 def _worth_it(example: Example) -> bool:

@@ -33,6 +33,7 @@ class Slot(NamedTuple):
 
 def apply_steps(closed: Any, steps: Steps, mesh: Any, arrays: Sequence[Any]) -> list[Any]:
     """The results of a closed jaxpr on these arrays, with every placement pinned."""
+    _check_types(steps, closed)
     walk = _Walk(steps, mesh)
     inputs = [Slot(walk.pin(a, (spec,))) for a, spec in zip(arrays, steps.inputs, strict=True)]
     outputs = walk.jaxpr(closed.jaxpr, [*map(Slot, closed.consts), *inputs])
@@ -50,6 +51,18 @@ def apply_steps(closed: Any, steps: Steps, mesh: Any, arrays: Sequence[Any]) -> 
             try_="plan again: the function or its arguments have changed",
         )
     return results
+
+
+def _check_types(steps: Steps, closed: Any) -> None:
+    """The arguments must have the shapes the plan was made for."""
+    got = [(v.aval.shape, str(v.aval.dtype)) for v in closed.jaxpr.invars]
+    for i, (planned, now) in enumerate(zip(steps.types, got, strict=True)):
+        if planned != now:
+            raise ShardwrightError(
+                f"argument leaf {i} was planned as {planned[1]}{list(planned[0])}"
+                f" and is now {now[1]}{list(now[0])}",
+                try_="plan again for these shapes",
+            )
 
 
 class _Walk:

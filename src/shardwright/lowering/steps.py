@@ -47,6 +47,7 @@ class Steps:
     count: int  # of ops in the walk, dead ones included: the program must be the same
     inputs: tuple[Spec, ...]
     outputs: tuple[Spec, ...]
+    types: tuple[tuple[tuple[int, ...], str], ...]  # shape and dtype of each input
 
 
 def spec_of(layout: Layout, placement: Placement, rank: int, names: tuple[str, ...]) -> Spec:
@@ -117,6 +118,7 @@ def make_steps(model: CostModel, state: State) -> Steps:
         by_serial, program.walk_length,
         tuple(stored_spec(v) for v in program.inputs),
         tuple(() if v == LITERAL else stored_spec(v) for v in program.outputs),
+        tuple((program.values[v].shape, str(program.values[v].dtype)) for v in program.inputs),
     )  # fmt: skip
 
 

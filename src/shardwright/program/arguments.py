@@ -7,6 +7,7 @@ whatever the user calls static, is closed over.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -31,7 +32,30 @@ class Signature:
     static: tuple[Any, ...]  # the leaves closed over
     static_argnums: tuple[int, ...]
     static_argnames: tuple[str, ...]
+    donated_argnums: tuple[int, ...]
     output: _Output = field(default_factory=lambda: _Output())
+
+    def match(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | None:
+        """The array leaves of a call of the same form, or None."""
+        flat, tree = jax.tree.flatten(
+            _keep_static(args, kwargs, self.static_argnums, self.static_argnames)
+        )
+        if tree != self.tree:
+            return None
+        rest = [_unwrap(x) for x, used in zip(flat, self.is_input, strict=True) if not used]
+        mine = [_unwrap(x) for x in self.static]
+        if any(a is not b and a != b for a, b in zip(rest, mine, strict=True)):
+            return None
+        return [leaf for leaf, used in zip(flat, self.is_input, strict=True) if used]
+
+    @property
+    def has_static_leaves(self) -> bool:
+        """Whether something inside an argument is not an array."""
+        return any(not isinstance(x, _Static) for x in self.static)
+
+    def donates(self, argnum: int) -> bool:
+        """Whether a positional argument is donated."""
+        return argnum in self.donated_argnums
 
     def leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """The array leaves of a call of the same form; static parts must be equal."""
@@ -124,9 +148,28 @@ def _argument_names(fn: Callable[..., Any], count: int) -> list[str]:
     return names[:count] + [f"args[{i}]" for i in range(len(names), count)]
 
 
-def _numbers(argnums: int | Sequence[int], count: int) -> tuple[int, ...]:
+def _numbers(what: str, argnums: int | Sequence[int], count: int) -> tuple[int, ...]:
+    """Positions of arguments, counted from the front."""
     argnums = (argnums,) if isinstance(argnums, int) else tuple(argnums)
-    return tuple(sorted(n % count if count else n for n in argnums))
+    for n in argnums:
+        if not -count <= n < count:
+            raise ShardwrightError(
+                f"{what} names argument {n} of a call with {count} positional arguments",
+                try_=f"a number from 0 to {count - 1}" if count else "no number",
+            )
+    return tuple(sorted(n % count for n in argnums))
+
+
+def _own_numbers(argnums: Sequence[int], count: int) -> set[int]:
+    """Positions that jax.jit was told of; the arguments it means may be passed by name."""
+    return {n % count for n in argnums if -count <= n < count}
+
+
+def _name(fn: Any) -> str:
+    """The name of a function; of a partial, that of the function inside."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return getattr(fn, "__name__", type(fn).__name__)
 
 
 def _check_call(fn: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -156,15 +199,18 @@ def sign(
             f"expected a function to partition, got {type(fn).__name__}: {fn!r:.60}",
             try_="pass the function itself, then its arguments: partition(train_step, state, batch)",
         )
-    name = getattr(fn, "__name__", type(fn).__name__)
+    name, count = _name(fn), len(args)
     _check_call(fn, name, args, kwargs)
     own_static, own_static_names, own_donated = _jax.jit_options(fn)
-    static = tuple(sorted({*_numbers(static_argnums, len(args)), *own_static}))
-    donated = {*_numbers(donate_argnums, len(args)), *own_donated}
+    given = _numbers("static_argnums", static_argnums, count)
+    static = tuple(sorted({*given, *_own_numbers(own_static, count)}))
+    given = _numbers("donate_argnums", donate_argnums, count)
+    donated = {*given, *_own_numbers(own_donated, count)}
+    donated_names = _jax.jit_donated_names(fn)
     with_paths, tree = jax.tree_util.tree_flatten_with_path(
         _keep_static(args, kwargs, static, own_static_names)
     )
-    names = _argument_names(fn, len(args))
+    names = _argument_names(fn, count)
     paths, is_input, gone, rest = [], [], [], []
     for path, leaf in with_paths:
         side, which, *inner = path
@@ -174,8 +220,8 @@ def sign(
             continue
         head = names[which.idx] if side.idx == 0 else which.key
         paths.append(head + jax.tree_util.keystr(tuple(inner)))
-        gone.append(side.idx == 0 and which.idx in donated)
+        gone.append(which.idx in donated if side.idx == 0 else which.key in donated_names)
     return Signature(
         name, tuple(paths), tuple(gone), tree, tuple(is_input), tuple(rest), static,
-        own_static_names,
+        own_static_names, tuple(sorted(donated)),
     )  # fmt: skip

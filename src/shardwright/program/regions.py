@@ -16,13 +16,17 @@ if TYPE_CHECKING:
 ESTIMATED_TRIPS = 16
 
 _NO_DIMS = Rule((), (), (), (), NOTHING, 0.0)
+_SCALAR = Rule(((),), (), (), (), NOTHING, 0.0)
 
 
-def _region_op(walk: Walk, eqn: Any, operands: list[int], body: Sequence[int]) -> list[int]:
+def _region_op(
+    walk: Walk, eqn: Any, body: Sequence[int], branch_on: int | None = None
+) -> list[int]:
     """Appends the loop or branch itself; its dims are joined by ties, not by a rule."""
     index = len(walk.ops)
     results = [walk.new_value(v.aval, index) for v in eqn.outvars]
-    walk.append(eqn, eqn.primitive.name, [], [], _NO_DIMS, body=tuple(body))
+    reads, rule = ([], _NO_DIMS) if branch_on is None else ([branch_on], _SCALAR)
+    walk.append(eqn, eqn.primitive.name, reads, [], rule, body=tuple(body))
     for region in body:
         walk.regions[region].op = index
     return results
@@ -37,7 +41,7 @@ def scan(walk: Walk, eqn: Any, operands: list[int]) -> list[int]:
     """consts and carries are one array inside and outside; xs and ys lose their leading dim."""
     jaxpr, consts, carries = eqn.params["jaxpr"], eqn.params["num_consts"], eqn.params["num_carry"]
     region = walk.enter("scan", eqn.params["length"])
-    results = _region_op(walk, eqn, operands, [region])
+    results = _region_op(walk, eqn, [region])
     inputs = _body_inputs(walk, jaxpr)
     for i, (outer, inner) in enumerate(zip(operands, inputs, strict=True)):
         kind = "const" if i < consts else "init" if i < consts + carries else "xs"
@@ -57,7 +61,7 @@ def while_loop(walk: Walk, eqn: Any, operands: list[int]) -> list[int]:
     n_cond, n_body = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
     cond, body = eqn.params["cond_jaxpr"], eqn.params["body_jaxpr"]
     regions = [walk.enter("while_cond", ESTIMATED_TRIPS), walk.enter("while", ESTIMATED_TRIPS)]
-    results = _region_op(walk, eqn, operands, regions)
+    results = _region_op(walk, eqn, regions)
     cond_inputs, body_inputs = _body_inputs(walk, cond), _body_inputs(walk, body)
     carries = operands[n_cond + n_body :]
     for outer, inner in zip(operands[:n_cond], cond_inputs, strict=False):
@@ -77,7 +81,7 @@ def cond(walk: Walk, eqn: Any, operands: list[int]) -> list[int]:
     """Every branch sees the same operands and gives the same results."""
     branches = eqn.params["branches"]
     regions = [walk.enter("cond", 1) for _ in branches]
-    results = _region_op(walk, eqn, operands, regions)
+    results = _region_op(walk, eqn, regions, branch_on=operands[0])
     inputs = [_body_inputs(walk, branch) for branch in branches]
     for outer, *inner in zip(operands[1:], *inputs, strict=True):
         walk.tie(eqn, "cond.operand", [outer], inner, body=regions)

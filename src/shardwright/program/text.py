@@ -27,12 +27,10 @@ def format_program(program: Program) -> str:
 
 def format_op(program: Program, op: Op) -> str:
     """%2:f32[8,2] = dot_general %0 %1   ([i,j],[j,k])->([i,k]) {i=8,j=4,k=2} reduction={j}"""
-    results = ", ".join(str(program.values[i]) for i in op.results)
-    operands = " ".join("literal" if i == LITERAL else f"%{i}" for i in op.operands)
+    call = " ".join((op.name, *("literal" if i == LITERAL else f"%{i}" for i in op.operands)))
     if op.is_region:
-        bodies = ", ".join(
-            f"{program.regions[r].kind} x{program.regions[r].trips}" for r in op.body
-        )
-        return f"{op.name} {operands}   {{{bodies}}}"
+        bodies = (program.regions[r] for r in op.body)
+        return f"{call}   {{{', '.join(f'{body.kind} x{body.trips}' for body in bodies)}}}"
+    results = ", ".join(str(program.values[i]) for i in op.results)
     marks = " remat" * (op.remat > 0) + " backward" * op.transposed
-    return f"{results} = {op.name} {operands}   {op.rule}{marks}"
+    return f"{results + ' = ' if results else ''}{call}   {op.rule}{marks}"

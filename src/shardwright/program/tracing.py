@@ -13,6 +13,7 @@ from shardwright import _jax
 from shardwright.errors import ShardwrightError
 from shardwright.program.arguments import Signature, sign
 from shardwright.program.regions import REGION_OPS
+from shardwright.program.source import is_user_code
 from shardwright.program.types import (
     LITERAL, NO_OP, NO_REMAT, TOP, Op, Program, Region, UserPin, Value,
 )  # fmt: skip
@@ -42,7 +43,8 @@ def trace(
     >>> print(trace(jnp.dot, jax.ShapeDtypeStruct((8, 4), "float32"), np.ones((4, 2), "float32")))
     """
     signature = sign(fn, args, kwargs, static_argnums, donate_argnums)
-    traced = trace_jaxpr(fn, signature, signature.leaves(args, kwargs))
+    leaves = [_jax.bare(leaf) for leaf in signature.leaves(args, kwargs)]
+    traced = trace_jaxpr(fn, signature, leaves)
     return build(traced, signature)
 
 
@@ -70,7 +72,7 @@ def _user_line(error: BaseException) -> str | None:
     """The innermost line of the user's code in a traceback."""
     found = None
     for frame in traceback.extract_tb(error.__traceback__):
-        if "site-packages" not in frame.filename and "/shardwright/program/" not in frame.filename:
+        if is_user_code(frame.filename):
             found = f"{frame.filename.rsplit('/', 1)[-1]}:{frame.lineno} `{frame.line}`"
     return found
 
@@ -253,7 +255,8 @@ class Walk:
 
     def drop_dead(self, outputs: Sequence[int]) -> None:
         """Drops ops that nothing needs and values that nothing names, and renumbers both."""
-        self.ops = live_ops(self.ops, outputs, len(self.values))
+        tests = [v for r in self.regions if r.kind == "while_cond" for v in r.outputs]
+        self.ops = live_ops(self.ops, [*outputs, *tests], len(self.values))
         named = [False] * (len(self.values) + 1)  # the last entry stands for literals
         for op in self.ops:
             for v in op.operands:

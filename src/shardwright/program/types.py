@@ -4,19 +4,23 @@ Invariants (see check.py)
 - `ops` lists every op, those of nested regions too, in execution order;
 - an operand is a literal, or a value defined before it in its region or one around it;
 - a region op (scan, while, cond) is followed by its entry ties, its bodies' ops and its exit
-  ties; a tie is an op whose rule says which outer dims are which body dims;
-- every result of the function is the result of a `return` tie;
-- every value has one definition: an input, a constant, an op, or a tie of its region.
+  ties; a tie is an op whose rule says which outer dims are which body dims; a cond reads what it
+  branches on, the other operands of region ops are those of their entry ties;
+- every result of the function is a literal or the result of a `return` tie;
+- every value has one definition: an input, a constant, an op, or a tie of its region. Where a
+  loop or branch takes or gives a literal there is no tie: the value stands for that literal.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from shardwright import _jax
+from shardwright.program.source import user_frame
 from shardwright.rules.rule import Rule, TensorShape
 
 LITERAL = -1  # an operand that is a number in the program text
@@ -179,31 +183,14 @@ def tensor_bytes(type_: TensorShape) -> int:
     return int(size)
 
 
-_SHORT = {
-    "float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c", "float8": "f8",
-}  # fmt: skip
+_SHORT = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c"}
+_SIZED = re.compile(r"[a-z]+(?=\d)")
 
 
 def format_type(type_: TensorShape) -> str:
     """f32[8,16]"""
-    name = str(type_.dtype)
-    stem = name.rstrip("0123456789")
-    if stem in _SHORT:
-        name = _SHORT[stem] + name[len(stem) :]
+    name = _SIZED.sub(lambda m: _SHORT.get(m[0], m[0]), str(type_.dtype), count=1)
     return f"{name}[{','.join(map(str, type_.shape))}]"
-
-
-def user_frame(source_info: Any) -> _jax.Frame | None:
-    """The innermost line outside installed libraries, or outside JAX if there is none."""
-    first = None
-    for frame in _jax.frames(source_info):
-        if "site-packages" not in frame.file and "/shardwright/" not in frame.file:
-            return frame
-        if first is None:
-            first = frame
-        if "/shardwright/zoo/" in frame.file:
-            return frame
-    return first
 
 
 def iterate_values(program: Program, indices: tuple[int, ...]) -> Iterator[Value]:

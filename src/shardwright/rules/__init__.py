@@ -1,8 +1,19 @@
 """What Shardwright knows about each primitive: one factor rule per op."""
 
 from shardwright.rules import (  # noqa: F401  (they register)
-    contraction, convolution, elementwise, fft, indexing, linalg, misc, random, reduction, shape,
-    sorting, windows,
+    contraction,
+    convolution,
+    elementwise,
+    fft,
+    indexing,
+    linalg,
+    misc,
+    partitioned,
+    random,
+    reduction,
+    shape,
+    sorting,
+    windows,
 )  # fmt: skip
 from shardwright.rules.registry import OPAQUE, RULES, STRUCTURAL, find_rule, lookup, register
 from shardwright.rules.rule import OpShape, Rule, TensorShape, einsum, opaque_rule

@@ -25,7 +25,7 @@ def _conv(op: OpShape) -> Rule:
     left: list[Any] = [None] * rank
     right: list[Any] = [None] * rank
     result: list[Any] = [None] * rank
-    sizes = {
+    sizes: dict[Any, int] = {
         "group": max(groups, batch_groups),
         "batch": out_shape[out[0]],
         "in": rhs_shape[rhs[1]],
@@ -38,6 +38,7 @@ def _conv(op: OpShape) -> Rule:
     right[rhs[1]] = "in"
     result[out[0]] = "batch"
     permute: list[Any] = []
+    reduce: list[Any] = ["in"] if groups == 1 else []
     # XLA splits groups, not what is inside one (inside a batch group it even aborts).
     replicate: list[Any] = []
     if groups > 1:
@@ -54,14 +55,18 @@ def _conv(op: OpShape) -> Rule:
         sizes[kernel], sizes[position] = k, o
         if i == o * stride and k == stride and pads == (0, 0) and not dilated:
             left[lhs[2 + n]] = [position, kernel]  # windows tile the input: no halo
-        elif k > o:  # the gradient of a kernel: every window covers most of the input
+        elif k > o and i == k:  # the gradient of a kernel: positions of both are summed over
+            left[lhs[2 + n]] = kernel
+            replicate[-1] = position
+            reduce.append(kernel)
+        elif k > o:  # the same, with strides: every window covers most of the input
             left[lhs[2 + n]] = ("input", n)
             replicate += [position, ("input", n)]
         else:
             permute.append(position)
     rule = einsum(
         op, [left, right], [result],
-        reduce=["in"] if groups == 1 else [], permute=permute, replicate=replicate, sizes=sizes, unit=MATRIX,
+        reduce=reduce, permute=permute, replicate=replicate, sizes=sizes, unit=MATRIX,
     )  # fmt: skip
     kernel_points = math.prod(rhs_shape) // rhs_shape[rhs[0]]
     return with_work(rule, 2 * math.prod(out_shape) * kernel_points)

@@ -70,6 +70,4 @@ def _bitcast(op: OpShape) -> Rule:
     rank = min(len(op.operands[0].shape), len(op.results[0].shape))
     operand = [d if d < rank else "bits" for d in range(len(op.operands[0].shape))]
     result = [d if d < rank else "bits" for d in range(len(op.results[0].shape))]
-    return einsum(
-        op, [operand], [result], replicate=["bits"], unit=NOTHING, work=0.0, fusible=True
-    )
+    return einsum(op, [operand], [result], replicate=["bits"], unit=NOTHING, work=0.0, fusible=True)

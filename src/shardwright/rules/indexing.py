@@ -62,15 +62,19 @@ def _scatter(op: OpShape) -> Rule:
         operand[d] = indices[index_dim]
         combined.discard(indices[index_dim])
     replicate: list[Any] = [indices[-1]]
+    # Many updates are masked locally. One alone the TPU compiler turns into something else,
+    # which gathers the operand (XLA:CPU does not); a dynamic_update_slice stays local.
+    one_update = math.prod(op.operands[1].shape[:-1]) == 1
     windows = iter(numbers.update_window_dims)
     for d, size in enumerate(shape):
-        if d in numbers.operand_batching_dims or d in numbers.inserted_window_dims:
+        if d in numbers.operand_batching_dims:
             continue
-        place = next(windows)
-        if update_shape[place] == size:
+        place = None if d in numbers.inserted_window_dims else next(windows)
+        written = 1 if place is None else update_shape[place]
+        if place is not None and written == size:
             updates[place] = operand[d]
-        elif update_shape[place] > 1:
-            replicate += [operand[d], updates[place]]
+        elif written > 1 or one_update:
+            replicate += [operand[d]] if place is None else [operand[d], updates[place]]
     kind = _COMBINE.get(op.name)
     if kind is None:  # an overwrite: order matters, and nothing adds up
         replicate += combined
@@ -92,7 +96,7 @@ def _dynamic_slice(op: OpShape) -> Rule:
             result[d] = operand[d]
         else:  # XLA gathers the operand, even for one entry
             replicate += [operand[d], result[d]]
-    starts = [[] for _ in op.operands[1:]]
+    starts: list[Any] = [[] for _ in op.operands[1:]]
     return einsum(
         op, [operand, *starts], [result],
         replicate=replicate, unit=NOTHING, work=0.0, fusible=True, linear=(0,),
@@ -108,7 +112,7 @@ def _dynamic_update_slice(op: OpShape) -> Rule:
             update[d] = operand[d]
         elif m > 1:  # one entry is a masked local update (a key-value cache); more are not
             replicate += [operand[d], update[d]]
-    starts = [[] for _ in op.operands[2:]]
+    starts: list[Any] = [[] for _ in op.operands[2:]]
     return einsum(
         op, [operand, update, *starts], [operand],
         replicate=replicate, unit=NOTHING, work=0.0, linear=(0, 1),

@@ -120,7 +120,7 @@ def apply(
     for name in (*reduce, *moved, *whole):
         if name not in (*factors(operands), *kept):
             raise ShardwrightError(f"rule of {op.name!r} has no factor {name!r}")
-    for name, kind in reduce.items():
+    for kind in reduce.values():
         if kind not in REDUCTIONS:
             raise ShardwrightError(
                 f"rule of {op.name!r}: {kind!r} is not a reduction", try_=", ".join(REDUCTIONS)
@@ -135,9 +135,7 @@ def apply(
             sizes=_sizes(op, slots, skip=moved), unit=unit, work=work,
         )  # fmt: skip
     except ShardwrightError as error:
-        raise ShardwrightError(
-            error.what, op=_shapes(op), try_=error.facts.get("try")
-        ) from error
+        raise ShardwrightError(error.what, op=_shapes(op), try_=error.facts.get("try")) from error
 
 
 def _expand(dims: Tensor, rank: int) -> Tensor:

@@ -12,7 +12,7 @@ _BY_REASON: dict[str, str] = {
         reduced_vary_cast_p unreduced_psum unreduced_psum_start unreduced_reduce_scatter
         unreduced_reduce_scatter_start vary_unreduced_cast_p""",
     "the user's own SPMD program: its body and its shardings are not ours to change": """
-        shard_map custom_partitioning global_array_to_host_local_array
+        shard_map global_array_to_host_local_array
         host_local_array_to_global_array""",
     "calls Python on the host": """
         pure_callback io_callback debug_callback debug_print buffer_callback inspect_sharding""",

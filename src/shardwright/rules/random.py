@@ -56,9 +56,7 @@ def _key_data(op: OpShape) -> Rule:
 
     operand, result = labels(len(op.operands[0].shape)), labels(len(op.results[0].shape))
     words = [label for label in (*operand, *result) if isinstance(label, tuple)]
-    return einsum(
-        op, [operand], [result], replicate=words, unit=NOTHING, work=0.0, fusible=True
-    )
+    return einsum(op, [operand], [result], replicate=words, unit=NOTHING, work=0.0, fusible=True)
 
 
 @register("rng_bit_generator")

@@ -48,7 +48,8 @@ def _general_reduce(op: OpShape) -> Rule:
     body = getattr(op.params["jaxpr"], "jaxpr", op.params["jaxpr"])
     tensors = len(op.operands) // 2
     kind = None
-    if tensors == 1 and len(body.eqns) == 1 and body.eqns[0].outvars == body.outvars:
-        if set(body.eqns[0].invars) == set(body.invars):
-            kind = _BODIES.get(body.eqns[0].primitive.name)
+    if tensors == 1 and len(body.eqns) == 1:
+        (eqn,) = body.eqns
+        if eqn.outvars == body.outvars and set(eqn.invars) == set(body.invars):
+            kind = _BODIES.get(eqn.primitive.name)
     return _reduce(op, tuple(op.params["dimensions"]), kind, tensors)

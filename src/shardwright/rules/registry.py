@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from shardwright import _jax
 from shardwright.errors import ShardwrightError
 from shardwright.rules.opaque import OPAQUE
 from shardwright.rules.rule import OpShape, Rule, opaque_rule
@@ -83,8 +84,7 @@ def lookup(op: OpShape) -> Rule:
 
 def _called_names(op: OpShape) -> list[str]:
     """What an ffi call or a Pallas call runs, by the name its author gave it."""
-    named = op.params.get("name_and_src_info")
-    names = (op.params.get("target_name"), getattr(named, "name", None), op.params.get("name"))
-    if op.name not in ("ffi_call", "pallas_call"):
-        return []
-    return [name for name in names if isinstance(name, str)]
+    if op.name == "ffi_call":
+        return [op.params["target_name"]]
+    name = _jax.kernel_name(op.params) if op.name == "pallas_call" else None
+    return [] if name is None else [name]

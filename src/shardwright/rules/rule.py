@@ -177,7 +177,7 @@ def einsum(
                     f"rule of {op.name!r}: {what} {n} has {len(labels)} dims in the rule"
                     f" and {len(tensor.shape)} in the op"
                 )
-            slot = []
+            slot: list[Dim] = []
             for size, dim in zip(tensor.shape, labels, strict=True):
                 names = _labels(dim)
                 if len(names) == 1:

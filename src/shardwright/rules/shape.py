@@ -27,7 +27,7 @@ def _transpose(op: OpShape) -> Rule:
 def _broadcast_in_dim(op: OpShape) -> Rule:
     result = op.result_dims()
     operand = [result[d] for d in op.params["broadcast_dimensions"]]
-    more = [[] for _ in op.operands[1:]]  # dynamic sizes
+    more: list[Any] = [[] for _ in op.operands[1:]]  # dynamic sizes
     return view(op, [operand, *more], [result], linear=(0,))
 
 
@@ -55,7 +55,10 @@ def _slice(op: OpShape) -> Rule:
     shape, kept = op.operands[0].shape, op.results[0].shape
     operand: list[Any] = []
     result: list[Any] = []
-    permute, reduce, replicate, sizes = [], [], [], {}
+    permute: list[Any] = []
+    reduce: list[Any] = []
+    replicate: list[Any] = []
+    sizes: dict[Any, int] = {}
     for d, (n, m) in enumerate(zip(shape, kept, strict=True)):
         start, stride = p["start_indices"][d], (p["strides"] or (1,) * len(shape))[d]
         result.append(d)
@@ -97,9 +100,7 @@ def _concatenate(op: OpShape) -> Rule:
 def _split(op: OpShape) -> Rule:
     dims = list(range(len(op.operands[0].shape)))
     alone = len(op.results) == 1
-    return view(
-        op, [dims], [dims] * len(op.results), permute=() if alone else [op.params["axis"]]
-    )
+    return view(op, [dims], [dims] * len(op.results), permute=() if alone else [op.params["axis"]])
 
 
 @register("stack")
@@ -107,9 +108,7 @@ def _stack(op: OpShape) -> Rule:
     result: list[Any] = op.result_dims()
     axis = op.params["axis"]
     operand = result[:axis] + result[axis + 1 :]
-    return view(
-        op, [operand] * len(op.operands), [result], replicate=[result[axis]], fusible=False
-    )
+    return view(op, [operand] * len(op.operands), [result], replicate=[result[axis]], fusible=False)
 
 
 @register("unstack")
@@ -142,7 +141,7 @@ def _reshape(op: OpShape) -> Rule:
     operand: list[Any] = [None] * len(shape)
     for d, labels in zip(order, before, strict=True):
         operand[d] = labels
-    more = [[] for _ in op.operands[1:]]  # dynamic sizes
+    more: list[Any] = [[] for _ in op.operands[1:]]  # dynamic sizes
     return view(op, [operand, *more], [after], sizes=sizes, replicate=whole, linear=(0,))
 
 

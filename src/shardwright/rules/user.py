@@ -35,7 +35,7 @@ def rule(
     ...     return "... d, d -> ... d"
     """
     at = _caller()
-    options = {
+    options: dict[str, Any] = {
         "reduce": reduce or {}, "permute": permute, "replicate": replicate,
         "unit": unit, "work": work,
     }  # fmt: skip

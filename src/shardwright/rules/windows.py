@@ -20,7 +20,9 @@ def _windows(op: OpShape, large: int, small: int) -> tuple[list[Any], list[Any],
     slots = (*op.operands, *op.results)
     before: list[Any] = []
     after: list[Any] = []
-    permute, replicate, sizes = [], [], {}
+    permute: list[Any] = []
+    replicate: list[Any] = []
+    sizes: dict[Any, int] = {}
     for d, (n, m) in enumerate(zip(slots[large].shape, slots[small].shape, strict=True)):
         size, stride = p["window_dimensions"][d], p["window_strides"][d]
         dilated = any(p.get(key, (1,) * (d + 1))[d] != 1 for key in _DILATIONS)

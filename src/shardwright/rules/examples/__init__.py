@@ -1,7 +1,12 @@
 """Representative ops of every primitive: what docs/rules.md shows and what the referee judges."""
 
 from shardwright.rules.examples import (
-    contraction, elementwise, indexing, misc, numeric, shape,
+    contraction,
+    elementwise,
+    indexing,
+    misc,
+    numeric,
+    shape,
 )  # fmt: skip
 from shardwright.rules.examples.example import Example, Isolated, isolate, shapes_of
 

@@ -32,6 +32,7 @@ REDUCTIONS = [
     Example("reduce_sum", lambda x: x.sum(1), "f32[4,8]", "([i,j])->([i]) {i=4,j=8} reduction={j}"),
     Example("reduce_sum", lambda x: x.sum(), "f32[4,8]", "([i,j])->([]) {i=4,j=8} reduction={i,j}", "all dims"),
     Example("reduce_sum", lambda x: x.sum((0, 2)), "f32[4,1,8]", "([i,1,j])->([1]) {i=4,j=8} reduction={i,j}", "with a dim of size 1"),
+    Example("reduce_max", lambda x: x.max((0, 2)), "f32[4,6,8]", "([i,j,k])->([j]) {i=4,j=6,k=8} reduction_max={i,k}", "two dims"),
     Example("reduce_max", lambda x: x.max(1), "f32[4,8]", "([i,j])->([i]) {i=4,j=8} reduction_max={j}"),
     Example("reduce_min", lambda x: x.min(0), "f32[4,8]", "([i,j])->([j]) {i=4,j=8} reduction_min={i}"),
     Example("reduce_prod", lambda x: x.prod(1), "f32[4,8]", "([i,j])->([i]) {i=4,j=8} reduction_mul={j}"),
@@ -48,6 +49,7 @@ REDUCTIONS = [
 SORTING = [
     Example("sort", lambda x: jnp.sort(x, axis=1), "f32[4,8]", "([i,j])->([i,j]) {i=4,j=8} need_replication={j}"),
     Example("sort", lambda x, y: lax.sort((x, y), dimension=0), "f32[4,8] i32[4,8]", "([i,j],[i,j])->([i,j],[i,j]) {i=4,j=8} need_replication={i}", "with values"),
+    Example("sort", lambda x, y, z: lax.sort((x, y, z), num_keys=2), "f32[4,8] f32[4,8] i32[4,8]", "([i,j],[i,j],[i,j])->([i,j],[i,j],[i,j]) {i=4,j=8} need_replication={j}", "by two keys"),
     Example("top_k", lambda x: lax.top_k(x, 2), "f32[4,8]", "([i,j])->([i,k],[i,k]) {i=4,j=8,k=2} need_replication={j,k}"),
     Example("approx_top_k", lambda x: lax.approx_max_k(x, 2), "f32[4,8]", "([i,j])->([i,k],[i,k]) {i=4,j=8,k=2} need_replication={j,k}"),
     Example("cumsum", lambda x: lax.cumsum(x, 1), "f32[4,8]", "([i,j])->([i,j]) {i=4,j=8} need_replication={j}"),
@@ -60,6 +62,7 @@ SORTING = [
 WINDOWS = [
     Example("reduce_window_sum", _pool((1, 2), (1, 2)), "f32[4,16]", "([i,jk])->([i,j]) {i=4,j=8,k=2} need_replication={k}", "windows side by side"),
     Example("reduce_window_sum", _pool((1, 3), (1, 1), "SAME"), "f32[4,16]", "([i,j])->([i,j]) {i=4,j=16} permutation={j}", "overlapping"),
+    Example("reduce_window_sum", lambda x: lax.reduce_window(x, 0.0, lax.add, (1, 2), (1, 1), "SAME", window_dilation=(1, 2)), "f32[4,16]", "([i,j])->([i,j]) {i=4,j=16} permutation={j}", "dilated"),
     Example("reduce_window_max", _pool((1, 3), (1, 2), "SAME", lax.max), "f32[4,16]", "([i,j])->([i,j]) {i=4,j=16} permutation={j}"),
     Example("reduce_window_min", _pool((1, 2, 2, 1), (1, 2, 2, 1), by=lax.min), "f32[2,8,8,4]", "([i,jk,lm,n])->([i,j,l,n]) {i=2,j=4,k=2,l=4,m=2,n=4} need_replication={k,m}"),
     Example("reduce_window", _pool((1, 2), (1, 2), by=lambda a, b: a + 2 * b), "f32[4,16]", "([i,jk],[])->([i,j]) {i=4,j=8,k=2} need_replication={k}"),

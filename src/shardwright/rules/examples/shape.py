@@ -21,6 +21,7 @@ EXAMPLES = [
     Example("reshape", lambda x: x.reshape(1, 4, 1, 8), "f32[4,8,1]", "([i,j,1])->([1,i,1,j]) {i=4,j=8}", "only ones"),
     Example("reshape", lambda x: x.reshape(32), "f32[4,8]", "([i,j])->([ij]) {i=4,j=8}", "flatten"),
     Example("reshape", lambda x: x.reshape(()), "f32[1,1]", "([1,1])->([])", "to a scalar"),
+    Example("reshape", lambda x: x.reshape(2, 4, 2, 4), "f32[4,2,8]", "([ij,k,lm])->([i,jk,l,m]) {i=2,j=2,k=2,l=2,m=4}", "heads and groups"),
     Example("transpose", lambda x: x.transpose(2, 0, 1), "f32[2,4,6]", "([i,j,k])->([k,i,j]) {i=2,j=4,k=6}"),
     Example("broadcast_in_dim", lambda x: jnp.broadcast_to(x, (4, 8)), "f32[8]", "([i])->([j,i]) {i=8,j=4}"),
     Example("broadcast_in_dim", lambda x: jnp.broadcast_to(x, (4, 8)), "f32[4,1]", "([i,1])->([i,j]) {i=4,j=8}", "1 to n"),

@@ -1,0 +1,61 @@
+# Everything runs in .venv, which the first target that needs it builds.
+# Needs python3 >= 3.11 (with its venv module) and make, nothing else.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+# Unless told otherwise everything runs on the host CPU, whatever accelerators are plugged in.
+export JAX_PLATFORMS ?= cpu
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format bench referee clean
+
+help:                ## this list
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+
+# Two installations share the environment: the demo needs only the models, so it starts sooner.
+$(VENV)/.base:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "Shardwright needs Python 3.11 or newer: make PYTHON=python3.12 ..."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.demo: $(VENV)/.base pyproject.toml
+	$(PIP) -e '.[zoo]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.base pyproject.toml
+	$(PIP) -e '.[zoo,dev]'
+	@touch $@ $(VENV)/.demo
+
+$(VENV)/.referee: $(VENV)/.dev
+	$(PIP) -e '.[zoo,dev,tpu,cuda]'
+	@touch $@
+
+setup: $(VENV)/.dev  ## build .venv with everything the tests need
+
+demo: $(VENV)/.demo  ## plan a large model, train a small one with a plan
+	$(BIN)/python examples/demo.py
+
+lint: $(VENV)/.dev   ## ruff, format check, mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.dev ## rewrite the code in the house format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+test: lint           ## lint, types, tests (the host CPU is the referee)
+	$(BIN)/python -m pytest -n 2 --ignore=tests/referee
+
+referee: $(VENV)/.referee ## tests against the TPU and GPU compilers, without that hardware
+	$(BIN)/python -m pytest tests/referee
+
+bench: $(VENV)/.dev  ## measure speed
+	$(BIN)/python benchmarks/run.py
+
+clean:               ## remove .venv and caches
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info

@@ -1,0 +1,31 @@
+"""Shardwright decides how to split a JAX program over a mesh of devices."""
+
+from shardwright.api import analyze, jit, partition
+
+from shardwright.cost.devices import Device, devices
+from shardwright.errors import ShardwrightError
+from shardwright.mesh import Mesh
+from shardwright.plan import Plan, load
+from shardwright.program import trace
+from shardwright.rules.user import rule
+from shardwright.search import (
+    FSDP,
+    ContextParallel,
+    DataParallel,
+    ExpertParallel,
+    Limit,
+    Megatron,
+    Pin,
+    Replicate,
+    Search,
+    SequenceParallel,
+    ZeRO,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "FSDP", "ContextParallel", "DataParallel", "Device", "ExpertParallel", "Limit", "Megatron",
+    "Mesh", "Pin", "Plan", "Replicate", "Search", "SequenceParallel", "ShardwrightError", "ZeRO",
+    "analyze", "devices", "jit", "load", "partition", "rule", "trace",
+]  # fmt: skip

@@ -1,0 +1,177 @@
+"""The public functions; partition() is the whole pipeline on one page."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from shardwright.analysis.analysis import Analysis, analyze_program
+from shardwright.cost.devices import Device
+from shardwright.cost.devices import device as find_device
+from shardwright.cost.model import CostModel
+from shardwright.errors import ShardwrightError
+from shardwright.lowering.jit import PlannedFunction
+from shardwright.mesh import Mesh
+from shardwright.plan import Bound, Plan, build_record
+from shardwright.program.tracing import trace
+from shardwright.search import Found, Tactic, search
+
+
+def analyze(
+    fn: Callable[..., Any],
+    *args: Any,
+    static_argnums: int | Sequence[int] = (),
+    donate_argnums: int | Sequence[int] = (),
+    labels: Mapping[str, str] | None = None,
+    **kwargs: Any,
+) -> Analysis:
+    """What can be decided about `fn`: its groups of dims that are split alike.
+
+    `labels` gives groups names of your own: {"d_ff": "state.params['layers'][*]['w1'][1]"}.
+    """
+    program = trace(
+        fn, *args, static_argnums=static_argnums, donate_argnums=donate_argnums, **kwargs
+    )
+    return analyze_program(program, labels)
+
+
+def partition(
+    fn: Callable[..., Any],
+    *args: Any,
+    mesh: Any,
+    device: str | Device = "tpu-v5e",
+    memory: int | float | None = None,
+    tactics: Sequence[Tactic] | Tactic | None = None,
+    seconds: float | None = None,
+    seed: int = 0,
+    donate_argnums: int | Sequence[int] = (),
+    static_argnums: int | Sequence[int] = (),
+    progress: Callable[[Any], None] | None = None,
+    labels: Mapping[str, str] | None = None,
+    overlap: float = 0.0,
+    **kwargs: Any,
+) -> Plan:
+    """The plan for one step of `fn` on a mesh of devices.
+
+    - `mesh`: {"data": 4, "model": 2}, a Mesh, a JAX mesh, or only a number of devices;
+    - `memory`: bytes per device (all that the device has when None);
+    - `tactics`: what you already know, e.g. [DataParallel("data"), Search(axes=["model"])];
+    - `seconds`: roughly how long to search; the same `seed` gives the same plan.
+    """
+    program = trace(                                    # ops, values, source lines, argument paths
+        fn, *args, static_argnums=static_argnums, donate_argnums=donate_argnums, **kwargs
+    )  # fmt: skip
+    analysis = analyze_program(program, labels)         # what may be decided
+    chip = find_device(device)
+    tactics = [tactics] if isinstance(tactics, Tactic) else tactics
+    model, found, meshes = _search(                     # the best decisions, and how good they are
+        analysis, mesh, chip, overlap, memory=_bytes(memory), tactics=tactics, seconds=seconds,
+        seed=seed, progress=progress,
+    )  # fmt: skip
+    model.overrides = dict(found.overrides)
+    record = build_record(
+        program.name, model, found.state,
+        found=_describe(found, meshes, memory),
+        options={
+            "static_argnums": _numbers(static_argnums), "donate_argnums": _numbers(donate_argnums),
+            "labels": dict(labels or {}), "seed": seed,
+            "tactics": [str(t) for t in tactics or ()],
+        },
+    )  # fmt: skip
+    return Plan(record, Bound(fn, program, model, found.state))
+
+
+def _search(
+    analysis: Analysis, mesh: Any, device: Device, overlap: float, **options: Any
+) -> tuple[CostModel, Found, list[dict[str, Any]]]:
+    """(model, decisions, table of mesh shapes) for one mesh, or for the best of many."""
+    if isinstance(mesh, int) or (isinstance(mesh, Mapping) and None in mesh.values()):
+        from shardwright.search.meshes import search_meshes
+
+        return search_meshes(analysis, mesh, device, overlap=overlap, **options)
+    model = CostModel(analysis, Mesh.of(mesh), device, overlap=overlap)
+    return model, search(model, **options), []
+
+
+def _describe(found: Found, meshes: list[dict[str, Any]], memory: float | None) -> dict[str, Any]:
+    """What the search says about itself, as plain data."""
+    proof = found.certificate
+    return {
+        "certificate": {
+            "kind": proof.kind, "lower_bound_s": proof.lower_bound_s,
+            "gap": proof.gap if proof.gap != float("inf") else None, "evaluated": proof.evaluated,
+        },
+        "baselines": {
+            name: row if isinstance(row, str) else {
+                "compute_s": row.compute_s, "link_s": row.link_s, "peak_bytes": row.peak_bytes,
+                "overlap": row.overlap,
+            }
+            for name, row in found.baselines.items()
+        },
+        "search": {
+            "evaluations": found.evaluations, "how": list(found.how),
+            "interrupted": found.interrupted,
+            "memory": None if memory is None else int(memory),
+        },
+        "meshes": meshes,
+    }  # fmt: skip
+
+
+def _numbers(argnums: int | Sequence[int]) -> list[int]:
+    return [argnums] if isinstance(argnums, int) else list(argnums)
+
+
+def _bytes(memory: int | float | None) -> int | None:
+    if memory is None:
+        return None
+    if memory <= 0:
+        raise ShardwrightError(
+            f"memory must be a positive number of bytes, got {memory}", try_="memory=16e9"
+        )
+    return int(memory)
+
+
+def jit(fn: Callable[..., Any] | None = None, **options: Any) -> Any:
+    """`fn`, planned on its first call: @sw.jit(mesh={"data": 8}, device="h100").
+
+    Takes what partition() takes. `.plan(*args)` gives the plan without running it.
+    """
+    if fn is None:
+        return functools.partial(jit, **options)
+    return PlannedOnCall(fn, options)
+
+
+class PlannedOnCall:
+    """A function that is planned, placed and compiled when it is first called."""
+
+    def __init__(self, fn: Callable[..., Any], options: dict[str, Any]) -> None:
+        self.fn = fn
+        self._jax_mesh = options.pop("jax_mesh", None)
+        self._options = options
+        self._ready: list[tuple[Plan, PlannedFunction]] = []
+        functools.update_wrapper(self, fn, updated=())
+
+    def plan(self, *args: Any, **kwargs: Any) -> Plan:
+        """The plan for these arguments."""
+        return self._for(args, kwargs)[0]
+
+    def _for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Plan, PlannedFunction]:
+        for plan, planned in self._ready:
+            if plan.fits(args, kwargs):
+                return plan, planned
+        plan = partition(self.fn, *args, **self._options, **kwargs)
+        planned = plan.jit(self.fn, mesh=self._jax_mesh)
+        self._ready.append((plan, planned))
+        return plan, planned
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._for(args, kwargs)[1](*args, **kwargs)
+
+    def lower(self, *args: Any, **kwargs: Any) -> Any:
+        """As jax.jit(fn).lower."""
+        return self._for(args, kwargs)[1].lower(*args, **kwargs)
+
+    def trace(self, *args: Any, **kwargs: Any) -> Any:
+        """As jax.jit(fn).trace."""
+        return self._for(args, kwargs)[1].trace(*args, **kwargs)

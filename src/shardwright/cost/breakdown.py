@@ -1,0 +1,76 @@
+"""What stands in memory at the peak: by kind, and the largest buffers with the user's lines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardwright.cost.model import CostModel
+from shardwright.spmd.decisions import State
+from shardwright.spmd.ir import local_shape
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Buffers of one kind from one line."""
+
+    kind: str  # "arguments", "optimiser state", "results", "activations" or "temporaries"
+    where: str
+    shape: str
+    count: int
+    bytes: int  # all of them
+
+
+@dataclass(frozen=True, slots=True)
+class Breakdown:
+    """The peak of one state."""
+
+    peak_bytes: int
+    at: str  # the op that runs at the peak, and its line
+    by_kind: dict[str, int]
+    buffers: tuple[Buffer, ...]  # largest first
+
+
+def peak_breakdown(model: CostModel, state: State) -> Breakdown:
+    """The peak's buffers, found by looking at every value that lives there."""
+    program = model.analysis.program
+    _, local = model.place([state])
+    choices = model.choices(state)
+    points = model.points
+    temps = np.array([choices[c].temp_bytes if c >= 0 else 0 for c in points.temp_class.tolist()])
+    totals = points.live @ local[0] + temps
+    best = int(totals.argmax())
+    at = int(points.ops[best])
+    life = model.lifetimes
+    alive = np.flatnonzero((life.first >= 0) & (life.first <= at) & (life.last >= at))
+    inputs, outputs = {*program.inputs, *program.consts}, set(program.outputs)
+    tied = set(program.aliases.values())
+    stored = model.stored(state)
+    found: dict[tuple[str, str, str], tuple[int, int]] = {}
+    by_kind: dict[str, int] = {}
+    for v in alive.tolist():
+        layout_index = int(model.layouts.of_value[v])
+        layout = model.layouts.table[layout_index]
+        size = int(local[0][layout_index])
+        if v in inputs:
+            kind = "optimiser state" if v in tied and layout.update else "arguments"
+        else:
+            kind = "results" if v in outputs else "activations"
+        shape = local_shape(program, v, layout, stored[layout_index], model.mesh.sizes)
+        key = (kind, program.where(v), shape)
+        n, b = found.get(key, (0, 0))
+        found[key] = (n + 1, b + size)
+        by_kind[kind] = by_kind.get(kind, 0) + size
+    if temps[best]:
+        by_kind["temporaries"] = int(temps[best])
+        op = program.ops[at]
+        found["temporaries", str(op.source or op.name), "moved copies"] = (1, int(temps[best]))
+    buffers = sorted(
+        (Buffer(kind, where, shape, n, b) for (kind, where, shape), (n, b) in found.items()),
+        key=lambda x: (-x.bytes, x.kind, x.where, x.shape),
+    )
+    op = program.ops[min(at, len(program.ops) - 1)] if program.ops else None
+    line = f"{op.source} `{op.name}`" if op is not None and op.source else "the results"
+    return Breakdown(int(totals[best]), line, dict(sorted(by_kind.items())), tuple(buffers))
+

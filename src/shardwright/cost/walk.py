@@ -1,0 +1,222 @@
+"""The cost of a state op by op: no classes, no memo, every point of the program a possible peak.
+
+This is the meaning of a state written down plainly, to judge the folded model by. It shares the
+model's definitions (which values are materialised and when they live, which partial sums meet in
+additions, what one op costs) and none of its folding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from shardwright.analysis.analysis import Analysis
+from shardwright.cost.cost import Cost
+from shardwright.cost.liveness import NO_POINT
+from shardwright.cost.model import CostModel
+from shardwright.cost.roofline import stream_s
+from shardwright.program.types import LITERAL, NO_OP, TOP
+from shardwright.spmd.decisions import UPDATES, AxisList, State
+from shardwright.spmd.follow import Choice, choose
+from shardwright.spmd.layout import WHOLE, Atom, Layout, Layouts, Placement, find_updates
+from shardwright.spmd.opclass import NO_CLASS, fold_ops
+from shardwright.spmd.weights import find_sums, region_weights, summed_once
+
+
+def walk_cost(model: CostModel, state: State) -> Cost:
+    """What `model.cost(state)` must be."""
+    return Walk(model).cost(state)
+
+
+class Walk:
+    """A program taken apart once, so that each state is a walk over all of its ops."""
+
+    def __init__(self, model: CostModel) -> None:
+        self.model, self.program = model, model.analysis.program
+        self.layouts = _Unfolded(model.analysis, model.mesh.sizes)
+        self.ops = fold_ops(model.analysis, self.layouts)  # values differ, so no two ops fold
+        self.runs = region_weights(self.program)
+        self.sums = find_sums(self.program)
+
+    def cost(self, state: State) -> Cost:
+        """The cost of one state."""
+        stored = self._stored(state)
+        choices = self._choices(stored)
+        local_bytes = [
+            layout.local_bytes(placement, self.model.mesh.sizes)
+            for layout, placement in zip(self.layouts.table, stored, strict=True)
+        ]
+        return Cost(
+            compute_s=self._compute_s(choices) + self._traffic_s(local_bytes),
+            link_s=self._link_s(choices),
+            peak_bytes=self._peak_bytes(choices, local_bytes),
+            overlap=self.model.overlap,
+        )
+
+    def _stored(self, state: State) -> list[Placement]:
+        """How each value is stored."""
+        overrides, folded = self.model.overrides, self.model.layouts.of_value.tolist()
+        bits = [_bits(self.model.analysis, entries) for entries in state]
+        return [
+            overrides[folded[v]] if folded[v] in overrides
+            else _claim(layout, state, bits, self.model.mesh.sizes)
+            for v, layout in enumerate(self.layouts.table)
+        ]  # fmt: skip
+
+    def _choices(self, stored: Sequence[Placement]) -> list[Choice | None]:
+        """How each op is computed; None for loops and branches themselves."""
+        out: list[Choice | None] = []
+        for c in self.ops.of_op.tolist():
+            if c == NO_CLASS:
+                out.append(None)
+                continue
+            one = self.ops.table[c]
+            out.append(choose(one, [stored[v] for v in one.key_layouts], self.model.prices))
+        return out
+
+    def _compute_s(self, choices: Sequence[Choice | None]) -> float:
+        """Seconds of all ops, a body's as often as it runs."""
+        return sum(
+            self.runs[op.region] * choice.compute_s
+            for op, choice in zip(self.program.ops, choices, strict=True)
+            if choice is not None
+        )
+
+    def _traffic_s(self, local_bytes: Sequence[int]) -> float:
+        """Seconds in which fused work reads and writes materialised values."""
+        total = 0.0
+        for v in self.program.values:
+            region = self.program.ops[v.op].region if v.op != NO_OP else TOP
+            times = int(self.model.fusion.traffic[v.index])
+            total += self.runs[region] * times * local_bytes[v.index]
+        return stream_s(self.model.device, total)
+
+    def _link_s(self, choices: Sequence[Choice | None]) -> float:
+        """Seconds of all movements.
+
+        One value moved the same way for several uses in one place is moved once; partial sums
+        that are only added up are reduced once, if all of them are partial alike.
+        """
+        once = {
+            op
+            for leaves in self.sums
+            if summed_once([c for c in (choices[i] for i in leaves) if c is not None])
+            for op in leaves[1:]
+        }
+        moved: set[tuple[int, int, int, bool, Placement]] = set()
+        total = 0.0
+        for op, choice in zip(self.program.ops, choices, strict=True):
+            if choice is None:
+                continue
+            seconds = choice.exchange_s
+            if op.index not in once:
+                seconds += sum(choice.result_s)
+            operands = [v for v in op.operands if v != LITERAL]
+            for v, need, operand_s in zip(operands, choice.needs, choice.operand_s, strict=True):
+                use = (v, op.region, op.remat, op.transposed, need)
+                if use not in moved:
+                    moved.add(use)
+                    seconds += operand_s
+            total += self.runs[op.region] * seconds
+        return total
+
+    def _peak_bytes(
+        self, choices: Sequence[Choice | None], local_bytes: Sequence[int]
+    ) -> int:
+        """The most bytes that live at any op, its moved copies included."""
+        lifetimes = self.model.lifetimes
+        starts: dict[int, int] = {}
+        ends: dict[int, int] = {}
+        spans = zip(lifetimes.first.tolist(), lifetimes.last.tolist(), local_bytes, strict=True)
+        for first, last, size in spans:
+            if first != NO_POINT:
+                starts[first] = starts.get(first, 0) + size
+                ends[last] = ends.get(last, 0) + size
+        live = peak = 0
+        for point in range(len(choices) + 1):
+            live += starts.get(point, 0)
+            copies = 0
+            if point < len(choices):
+                choice, op = choices[point], self.program.ops[point]
+                if choice is not None and not op.rule.fusible:
+                    copies = choice.temp_bytes
+            peak = max(peak, live + copies)
+            live -= ends.get(point, 0)
+        return peak
+
+
+class _Unfolded(Layouts):
+    """A layout for every value, whatever other values look like."""
+
+    def __init__(self, analysis: Analysis, axis_sizes: Sequence[int]) -> None:
+        program, names = analysis.program, analysis.color_table.values
+        self.axis_sizes = tuple(axis_sizes)
+        decided = {
+            (conflict.owner, dim, place): (bit, (i & 1) ^ flip)
+            for one, bit in zip(analysis.conflict_sets, analysis.set_group, strict=True)
+            for conflict, flip in zip(one.conflicts, one.flips, strict=True)
+            if not conflict.is_op
+            for i, (dim, place) in enumerate(conflict.places)
+        }
+        atoms: list[list[Atom]] = [[] for _ in program.values]
+        for owner, dim, place, atom, color in zip(
+            names.owner.tolist(), names.dim.tolist(), names.place.tolist(), names.atom.tolist(),
+            names.color.tolist(), strict=True,
+        ):  # fmt: skip
+            bit, side = decided.get((owner, dim, place), (-1, 0))
+            size = int(analysis.color_table.atom_size[atom])
+            group = int(analysis.color_group[color])
+            atoms[owner].append(Atom(dim, place, size, group, bit, side))
+        border = {*program.inputs, *program.consts, *program.outputs}
+        update = find_updates(program)
+        self.of_value = np.arange(len(program.values))
+        self.table = [
+            Layout(
+                tuple(atoms[v.index]), getattr(v.dtype, "itemsize", 4),
+                0 if 0 in v.shape else 1, v.index in border, update[v.index],
+            )
+            for v in program.values
+        ]  # fmt: skip
+
+
+def _bits(analysis: Analysis, entries: AxisList) -> dict[int, int]:
+    """{group of conflict sets: the side this list chooses}"""
+    return {
+        k: entry.bits >> min(i, 30) & 1
+        for entry in entries
+        for i, k in enumerate(analysis.all_groups[entry.group].conflict_sets)
+    }
+
+
+def _claim(
+    layout: Layout, state: State, bits: Sequence[dict[int, int]], axis_sizes: Sequence[int]
+) -> Placement:
+    """First listed wins: each axis goes to the first group of its list that can take it."""
+    left = [a.size for a in layout.atoms]
+    out: list[int] = []
+
+    def able(j: int, n: int) -> bool:
+        """Whether atom j divides, and everything on its major side is split to the end."""
+        whole = (left[k] == 1 for k in range(j) if layout.atoms[k].dim == layout.atoms[j].dim)
+        return left[j] % n == 0 and left[j] >= n and all(whole)
+
+    for entries, chosen, n in zip(state, bits, axis_sizes, strict=True):
+        taken = WHOLE
+        for entry in entries:
+            if entry.scope == UPDATES and not layout.update:
+                continue
+            candidates = [
+                j for j, a in enumerate(layout.atoms) if a.group == entry.group and able(j, n)
+            ]
+            if candidates:  # of two dims of one group the resolution picks, then the first
+                taken = min(candidates, key=lambda j: _against(layout.atoms[j], chosen))
+                left[taken] //= n
+                break
+        out.append(taken)
+    return tuple(out)
+
+
+def _against(atom: Atom, chosen: dict[int, int]) -> int:
+    """1 for an atom on the side that the resolution does not choose."""
+    return chosen.get(atom.bit, 0) ^ atom.side if atom.bit >= 0 else 0

@@ -1,0 +1,157 @@
+"""plan.jit: an ordinary jitted function with every placement of the plan inside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, NamedSharding
+
+from shardwright import _jax
+from shardwright.errors import ShardwrightError
+from shardwright.lowering.apply import apply_steps
+from shardwright.lowering.steps import Spec, Steps, partition_spec
+from shardwright.mesh import Mesh
+from shardwright.program.arguments import Signature
+from shardwright.program.tracing import trace_jaxpr
+
+
+def jax_mesh(mesh: Mesh, given: Any = None) -> Any:
+    """The JAX mesh a plan runs on: the one given, or one made of the current devices.
+
+    The plan pins every placement itself, so the mesh is used with automatic axes.
+    """
+    if given is None:
+        devices = jax.devices()
+        if len(devices) < mesh.size:
+            raise ShardwrightError(
+                f"the plan needs {mesh.size} devices ({mesh}), this process has {len(devices)}",
+                try_="XLA_FLAGS=--xla_force_host_platform_device_count="
+                f"{mesh.size} to try it on host devices, or verify(target='cpu:{mesh.size}')",
+            )
+        try:
+            given = jax.make_mesh(mesh.sizes, mesh.names, devices=devices[: mesh.size])
+        except (NotImplementedError, ValueError):  # no nice order on this topology
+            given = jax.sharding.Mesh(
+                np.array(devices[: mesh.size]).reshape(mesh.sizes), mesh.names
+            )
+    if dict(given.shape) != mesh.shape:
+        raise ShardwrightError(
+            f"the plan is for a mesh {mesh.shape}, got one of {dict(given.shape)}",
+            try_="pass a mesh of the same axis names and sizes, or plan again for this one",
+        )
+    if isinstance(given, jax.sharding.AbstractMesh):
+        return jax.sharding.AbstractMesh(
+            mesh.sizes, mesh.names, axis_types=(AxisType.Auto,) * len(mesh.names)
+        )
+    order = [given.axis_names.index(name) for name in mesh.names]
+    return jax.sharding.Mesh(
+        np.transpose(given.devices, order), mesh.names,
+        axis_types=(AxisType.Auto,) * len(mesh.names),
+    )  # fmt: skip
+
+
+def sharding(mesh: Any, spec: Spec) -> NamedSharding:
+    """A NamedSharding on a JAX mesh."""
+    return NamedSharding(mesh, partition_spec(spec))
+
+
+class PlannedFunction:
+    """A function that runs as its plan says. It is called, lowered and traced like a jitted one.
+
+    `prepare(args, kwargs)` gives (signature, steps) for a call; both are kept per structure of
+    the arguments.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        mesh: Any,
+        prepare: Callable[[tuple[Any, ...], dict[str, Any]], tuple[Signature, Steps]],
+    ) -> None:
+        self.fn = fn
+        self.mesh = mesh
+        self._prepare = prepare
+        self._ready: list[tuple[Signature, Any]] = []
+        self.__name__ = getattr(fn, "__name__", type(fn).__name__)
+        self.__doc__ = getattr(fn, "__doc__", None)
+        self.__wrapped__ = fn
+
+    def _jitted(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Signature, Any, Any]:
+        for signature, jitted in self._ready:
+            leaves = signature.match(args, kwargs)
+            if leaves is not None:
+                return signature, jitted, leaves
+        signature, steps = self._prepare(args, kwargs)
+        jitted = flat_jit(self.fn, signature, steps, self.mesh)
+        self._ready.append((signature, jitted))
+        return signature, jitted, signature.leaves(args, kwargs)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        signature, jitted, leaves = self._jitted(args, kwargs)
+        return signature.output.build(jitted(*leaves))
+
+    def _whole(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A plain jitted function of the user's own arguments, for lowering and export."""
+        signature, steps = self._prepare(args, kwargs)
+        return tree_jit(self.fn, signature, steps, self.mesh)
+
+    def trace(self, *args: Any, **kwargs: Any) -> Any:
+        """As jax.jit(fn).trace."""
+        return self._whole(args, kwargs).trace(*args, **kwargs)
+
+    def lower(self, *args: Any, **kwargs: Any) -> Any:
+        """As jax.jit(fn).lower."""
+        return self._whole(args, kwargs).lower(*args, **kwargs)
+
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+        """As jax.jit(fn).eval_shape."""
+        return jax.eval_shape(self.fn, *args, **kwargs)
+
+
+def _retrace(fn: Callable[..., Any], signature: Signature, arrays: Sequence[Any]) -> Any:
+    """The function's jaxpr on bare shapes: JAX traces arrays that are on a mesh differently."""
+    return trace_jaxpr(fn, signature, [_jax.bare(a) for a in arrays])
+
+
+def flat_jit(fn: Callable[..., Any], signature: Signature, steps: Steps, mesh: Any) -> Any:
+    """The planned function on flat lists of arrays."""
+
+    def flat(*arrays: Any) -> list[Any]:
+        return apply_steps(_retrace(fn, signature, arrays), steps, mesh, arrays)
+
+    flat.__name__ = signature.name
+    return jax.jit(
+        flat,
+        in_shardings=[sharding(mesh, s) for s in steps.inputs],
+        out_shardings=[sharding(mesh, s) for s in steps.outputs],
+        donate_argnums=[i for i, gone in enumerate(signature.donated) if gone],
+    )
+
+
+def tree_jit(fn: Callable[..., Any], signature: Signature, steps: Steps, mesh: Any) -> Any:
+    """The planned function on the user's own arguments; shardings are pinned inside it."""
+
+    def planned(*args: Any, **kwargs: Any) -> Any:
+        leaves = signature.leaves(args, kwargs)
+        arrays = apply_steps(_retrace(fn, signature, leaves), steps, mesh, leaves)
+        return signature.output.build(arrays)
+
+    planned.__name__ = signature.name
+    args, kwargs = signature.call([sharding(mesh, s) for s in steps.inputs])
+    donate = {i for i, a in enumerate(args) if signature.donates(i)}
+    dynamic = tuple(a for i, a in enumerate(args) if i not in signature.static_argnums)
+    options: dict[str, Any] = {}
+    if not kwargs and not signature.has_static_leaves:
+        options["in_shardings"] = dynamic
+    if not signature.output.static:
+        options["out_shardings"] = signature.output.build(
+            [sharding(mesh, s) for s in steps.outputs]
+        )
+    return jax.jit(
+        planned, static_argnums=signature.static_argnums or None,
+        static_argnames=signature.static_argnames or None,
+        donate_argnums=tuple(sorted(donate)), **options,
+    )  # fmt: skip

@@ -1,0 +1,170 @@
+"""verify: what was predicted against what a real compiler does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from shardwright.errors import ShardwrightError
+from shardwright.lowering.compiled import involuntary_remats, totals
+from shardwright.lowering.jit import tree_jit
+from shardwright.lowering.targets import Compiled, compile_for, parse_target, run_for
+
+if TYPE_CHECKING:
+    from shardwright.plan import Plan
+
+Totals = Mapping[tuple[str, tuple[str, ...] | None], tuple[float, float]]
+
+# What may lie between predicted and compiled for a plan to be called verified.
+LINK_TOLERANCE = 0.10
+MEMORY_TOLERANCE = 0.15
+RELATIVE, ABSOLUTE = 2e-3, 1e-4  # of results: sums in another order
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """Predicted against compiled; true when they agree."""
+
+    target: str
+    predicted: Totals  # {(kind, axes): (count, bytes per step)}
+    compiled: Totals
+    predicted_peak_bytes: int
+    compiled_peak_bytes: int
+    rematerialisations: int  # involuntary full ones
+    largest_error: float | None  # of the results, relative; None when not run
+    numbers_agree: bool | None
+    cycles: int | None
+    checks_memory: bool  # a CPU's figure says nothing about an accelerator's
+
+    @property
+    def predicted_bytes(self) -> float:
+        return sum(b for _, b in self.predicted.values())
+
+    @property
+    def compiled_bytes(self) -> float:
+        return sum(b for _, b in self.compiled.values())
+
+    @property
+    def link_error(self) -> float:
+        """|compiled - predicted| bytes, relative to the larger."""
+        top = max(self.predicted_bytes, self.compiled_bytes)
+        return abs(self.compiled_bytes - self.predicted_bytes) / top if top else 0.0
+
+    @property
+    def memory_error(self) -> float:
+        top = max(self.predicted_peak_bytes, self.compiled_peak_bytes, 1)
+        return abs(self.compiled_peak_bytes - self.predicted_peak_bytes) / top
+
+    @property
+    def ok(self) -> bool:
+        return (
+            self.link_error <= LINK_TOLERANCE
+            and (not self.checks_memory or self.memory_error <= MEMORY_TOLERANCE)
+            and self.rematerialisations == 0
+            and self.numbers_agree is not False
+        )
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def __str__(self) -> str:
+        from shardwright.report.verification import format_verification
+
+        return format_verification(self)
+
+
+def verify_plan(
+    plan: Plan, target: str | None = None, *, run: bool = False, seed: int = 0
+) -> Verification:
+    """Compiles the plan's program for a target and compares; `run` also compares results."""
+    signature, steps = plan._ready()
+    bound = plan._require("verify()")
+    where = parse_target(target)
+    types = [bound.program.values[v].type for v in bound.program.inputs]
+    args, kwargs = signature.call([jax.ShapeDtypeStruct(t.shape, t.dtype) for t in types])
+
+    def build(mesh: Any) -> Any:
+        return tree_jit(bound.fn, signature, steps, mesh)
+
+    error = agree = None
+    if run:
+        given = signature.call(random_inputs(types, seed))
+        wanted = jax.jit(bound.fn, static_argnums=signature.static_argnums)(*given[0], **given[1])
+        wanted = jax.tree.map(_host, wanted)
+        again = signature.call(random_inputs(types, seed))
+        results, compiled = run_for(
+            where, build, again[0], mesh=plan.mesh.shape, kwargs=again[1]
+        )
+        error, agree = compare(results, wanted)
+    else:
+        compiled = compile_for(where, build, args, mesh=plan.mesh.shape, kwargs=kwargs)
+    return judge(plan, compiled, error, agree)
+
+
+def judge(
+    plan: Plan, compiled: Compiled, error: float | None, agree: bool | None
+) -> Verification:
+    """The comparison of one compilation with its plan."""
+    predicted: dict[tuple[str, tuple[str, ...] | None], tuple[float, float]] = {}
+    for c in plan.collectives:
+        n, b = predicted.get((c.kind, c.axes), (0.0, 0.0))
+        predicted[c.kind, c.axes] = (n + c.count, b + c.count * c.bytes)
+    return Verification(
+        str(compiled.target) or "current devices", predicted, totals(compiled.collectives),
+        plan.cost.peak_bytes, compiled.memory.peak_bytes, involuntary_remats(compiled.stderr),
+        error, agree, compiled.cycles, compiled.target.platform in ("tpu", "cuda"),
+    )  # fmt: skip
+
+
+def random_inputs(types: list[Any], seed: int) -> list[Any]:
+    """Arrays of these types: small normal floats, integers that are safe as indices, keys."""
+    rng = np.random.default_rng(seed)
+    out: list[Any] = []
+    for t in types:
+        if jax.dtypes.issubdtype(t.dtype, jax.dtypes.prng_key):
+            keys = jax.random.split(jax.random.key(seed, impl=_impl(t.dtype)), t.shape or None)
+            out.append(keys if t.shape else jax.random.key(seed, impl=_impl(t.dtype)))
+        elif jax.dtypes.issubdtype(t.dtype, np.inexact):
+            out.append(np.asarray(0.1 * np.abs(rng.standard_normal(t.shape)) + 0.01).astype(t.dtype))
+        elif t.dtype == np.bool_:
+            out.append(rng.integers(0, 2, t.shape).astype(bool))
+        else:
+            out.append(np.asarray(rng.integers(0, 2, t.shape)).astype(t.dtype))
+    return out
+
+
+def _impl(dtype: Any) -> str:
+    return str(dtype).removeprefix("key<").rstrip(">").replace("fry", "threefry2x32")
+
+
+def _host(leaf: Any) -> np.ndarray:
+    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        leaf = jax.random.key_data(leaf)
+    return np.asarray(leaf)
+
+
+def compare(results: Any, wanted: Any) -> tuple[float, bool]:
+    """(largest error relative to each array's scale, whether all are close)."""
+    worst, close = 0.0, True
+    for got, want in zip(jax.tree.leaves(results), jax.tree.leaves(wanted), strict=True):
+        got, want = np.asarray(_plain(got)), np.asarray(_plain(want))
+        if got.shape != want.shape:
+            raise ShardwrightError(f"a result has shape {got.shape} instead of {want.shape}")
+        if not want.size:
+            continue
+        scale = float(np.max(np.abs(want))) + ABSOLUTE
+        off = np.abs(got - want)
+        both_nan = np.isnan(got) & np.isnan(want)
+        off = np.where(both_nan | (got == want), 0.0, off)
+        worst = max(worst, float(np.max(off)) / scale)
+        close &= bool(np.max(off) <= RELATIVE * scale + ABSOLUTE)
+    return worst, close
+
+
+def _plain(leaf: Any) -> np.ndarray:
+    array = np.asarray(leaf)
+    return array if array.dtype.kind == "c" else array.astype(np.float64)

@@ -1,0 +1,412 @@
+"""The plan: what was decided, what it costs, how to run it. A value that prints, saves, diffs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.sharding import NamedSharding, PartitionSpec
+
+from shardwright import _jax
+from shardwright.analysis.analysis import Analysis, analyze_program
+from shardwright.cost.breakdown import Breakdown, peak_breakdown
+from shardwright.cost.cost import Cost
+from shardwright.cost.devices import Device
+from shardwright.cost.model import CostModel, model_ir
+from shardwright.errors import ShardwrightError
+from shardwright.lowering.jit import PlannedFunction, jax_mesh, sharding
+from shardwright.lowering.steps import Steps, make_steps, partition_spec
+from shardwright.mesh import Mesh
+from shardwright.program.arguments import Signature, sign
+from shardwright.program.fingerprint import argument_types, fingerprint, result_types
+from shardwright.program.tracing import build, trace_jaxpr
+from shardwright.program.types import Program
+from shardwright.search.exact import Certificate
+from shardwright.spmd.decisions import Entry, State
+from shardwright.spmd.ir import Collective, Ir
+
+VERSION = 1
+
+
+class Plan:
+    """How every argument, result and intermediate of one program is split over a mesh.
+
+    `record` is the plan as plain data (what is saved and what reports are made from); the rest
+    is derived from it and, for running, from the user's function.
+    """
+
+    def __init__(self, record: dict[str, Any], bound: Bound | None = None) -> None:
+        self.record = record
+        self._bound = bound
+
+    # What was decided -----------------------------------------------------------------------
+
+    @property
+    def mesh(self) -> Mesh:
+        return Mesh.from_dict(self.record["mesh"])
+
+    @property
+    def device(self) -> Device:
+        return Device.from_dict(self.record["device"])
+
+    @property
+    def cost(self) -> Cost:
+        """Predicted seconds and bytes per device: .step_s .compute_s .link_s .peak_bytes"""
+        return Cost(**self.record["cost"])
+
+    @property
+    def collectives(self) -> list[Collective]:
+        """Rows .kind .axes .bytes .count .source .cause, most seconds first."""
+        return [Collective(**{**row, "axes": tuple(row["axes"])}) for row in self.record["collectives"]]
+
+    @property
+    def certificate(self) -> Certificate:
+        """How good the decisions provably are: optimal, or the proven gap."""
+        row = self.record["certificate"]
+        return Certificate(**{**row, "gap": float("inf") if row["gap"] is None else row["gap"]})
+
+    @property
+    def baselines(self) -> dict[str, Cost | str]:
+        """{tactic: its cost, or why it does not apply}"""
+        return {
+            name: row if isinstance(row, str) else Cost(**row)
+            for name, row in self.record["baselines"].items()
+        }
+
+    @property
+    def decisions(self) -> dict[str, list[dict[str, Any]]]:
+        """{axis: [{group, bits, scope}, ...]} in order of claim."""
+        return self.record["decisions"]
+
+    @property
+    def memory(self) -> dict[str, Any]:
+        """The peak by kind, and its largest buffers."""
+        return self.record["memory"]
+
+    def specs(self) -> dict[str, PartitionSpec]:
+        """{argument path: PartitionSpec}"""
+        return {path: _to_spec(spec) for path, spec in self.record["specs"].items()}
+
+    def result_specs(self) -> dict[str, PartitionSpec]:
+        """{result path: PartitionSpec}"""
+        return {path: _to_spec(spec) for path, spec in self.record["result_specs"].items()}
+
+    def __str__(self) -> str:
+        from shardwright.report.text import format_plan
+
+        return format_plan(self.record)
+
+    def __repr__(self) -> str:
+        return f"<Plan of {self.record['program']} on {self.mesh}: {self.cost.step_s * 1e3:.3g} ms>"
+
+    def ir(self) -> Ir:
+        """The partitioning IR: one row per op, with local shapes, claims and collectives."""
+        bound = self._require("ir()")
+        return model_ir(bound.model, bound.state)
+
+    def explain(self) -> str:
+        """Why it is split like this, in words."""
+        from shardwright.report.explain import explain
+
+        return explain(self.record)
+
+    # Running --------------------------------------------------------------------------------
+
+    def jit(self, fn: Callable[..., Any] | None = None, *, mesh: Any = None) -> PlannedFunction:
+        """`fn` as a jitted function that runs as planned, on the current devices or `mesh`."""
+        fn = fn if fn is not None else self._require("jit() without a function").fn
+        return PlannedFunction(
+            fn, jax_mesh(self.mesh, mesh),
+            lambda args, kwargs: self.bind(fn, *args, **kwargs)._ready(),
+        )  # fmt: skip
+
+    def bind(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Plan:
+        """The plan tied to a function and arguments; says what changed when they do not match."""
+        options = self.record["options"]
+        bound = self._bound
+        if bound is not None and bound.fn is fn and bound.program.signature.match(args, kwargs):
+            return self
+        signature = sign(
+            fn, args, kwargs, tuple(options["static_argnums"]), tuple(options["donate_argnums"])
+        )
+        leaves = [_jax.bare(leaf) for leaf in signature.leaves(args, kwargs)]
+        program = build(trace_jaxpr(fn, signature, leaves), signature)
+        self._check_matches(program)
+        analysis = analyze_program(program, options.get("labels") or None)
+        model = CostModel(analysis, self.mesh, self.device, overlap=self.record["cost"]["overlap"])
+        model.overrides = {
+            int(layout): tuple(p) for layout, p in self.record["overrides"].items()
+        }
+        return Plan(self.record, Bound(fn, program, model, _to_state(self.decisions, analysis)))
+
+    def fits(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether these arguments have the structure, shapes and dtypes the plan was made for."""
+        if self._bound is None:
+            return False
+        leaves = self._bound.program.signature.match(args, kwargs)
+        if leaves is None:
+            return False
+        got = [(jax.typeof(x).shape, str(jax.typeof(x).dtype)) for x in leaves]
+        return got == list(self._bound.steps.types)
+
+    def _check_matches(self, program: Program) -> None:
+        planned, now = self.record["arguments"], argument_types(program)
+        changes = [f"{p}: was {planned[p]}, is {now[p]}" for p in planned if p in now and planned[p] != now[p]]
+        changes += [f"{p}: {planned[p]} is gone" for p in planned if p not in now]
+        changes += [f"{p}: {now[p]} is new" for p in now if p not in planned]
+        planned_ops, ops = self.record["ops"], len(program.ops)
+        if not changes and fingerprint(program) != self.record["fingerprint"]:
+            changes = [f"the computation: was {planned_ops} ops, is {ops}"]
+            if planned_ops == ops:
+                changes = [f"the computation: {ops} ops as before, but not the same ones"]
+        if changes:
+            more = f"\n... and {len(changes) - 8} more" if len(changes) > 8 else ""
+            raise ShardwrightError(
+                f"this plan was made for another program than {program.name}",
+                changed="\n".join(changes[:8]) + more,
+                try_="partition() again, or pass the function and shapes it was made for",
+            )
+
+    def _ready(self) -> tuple[Signature, Steps]:
+        bound = self._require("running")
+        return bound.program.signature, bound.steps
+
+    def _require(self, what: str) -> Bound:
+        if self._bound is None:
+            raise ShardwrightError(
+                f"{what} needs the program this plan was made for",
+                try_="plan.bind(fn, *args) first: a loaded plan holds decisions, not code",
+            )
+        return self._bound
+
+    def in_shardings(self, mesh: Any = None) -> Any:
+        """A tree of NamedSharding like the arguments, usable with jax.jit alone."""
+        bound = self._require("in_shardings()")
+        on = jax_mesh(self.mesh, mesh)
+        args, _ = bound.program.signature.call([sharding(on, s) for s in bound.steps.inputs])
+        static = bound.program.signature.static_argnums
+        return tuple(a for i, a in enumerate(args) if i not in static)
+
+    def out_shardings(self, mesh: Any = None) -> Any:
+        """A tree of NamedSharding like the results."""
+        bound = self._require("out_shardings()")
+        on = jax_mesh(self.mesh, mesh)
+        return bound.program.signature.output.build([sharding(on, s) for s in bound.steps.outputs])
+
+    def place(self, *args: Any, mesh: Any = None, **kwargs: Any) -> Any:
+        """The arguments on the devices, split as planned; one argument gives one value back."""
+        on = jax_mesh(self.mesh, mesh)
+        options = self.record["options"]
+        if self._bound is not None:
+            signature = self._bound.program.signature
+        else:
+            signature = sign(lambda *a, **k: None, args, kwargs, tuple(options["static_argnums"]))
+        leaves = signature.leaves(args, kwargs)
+        specs = list(self.specs().values())
+        if len(leaves) != len(specs):
+            raise ShardwrightError(
+                f"the plan has {len(specs)} argument leaves, got {len(leaves)}",
+                try_="pass the arguments the plan was made for, all of them and in order",
+            )
+        placed = [
+            jax.device_put(leaf, NamedSharding(on, spec))
+            for leaf, spec in zip(leaves, specs, strict=True)
+        ]
+        out, named = signature.call(placed)
+        if named:
+            return out, named
+        return out[0] if len(out) == 1 else out
+
+    def init(self, fn: Callable[..., Any], *args: Any, argnum: int = 0, mesh: Any = None) -> Any:
+        """`fn(*args)`, the argument at `argnum`, created on the devices already split."""
+        shardings = self.in_shardings(mesh)[argnum]
+        return jax.jit(fn, out_shardings=shardings)(*args)
+
+    def verify(self, target: str | None = None, run: bool = False, **options: Any) -> Any:
+        """Predicted against compiled, for the current devices or a target without hardware."""
+        from shardwright.lowering.verify import verify_plan
+
+        return verify_plan(self, target, run=run, **options)
+
+    # Files ----------------------------------------------------------------------------------
+
+    def save(self, path: str | Path) -> None:
+        """Writes the plan as JSON: readable, in program order, safe to diff in review."""
+        Path(path).write_text(json.dumps(self.record, indent=1) + "\n")
+
+    def diff(self, other: Plan) -> str:
+        """What another plan does differently, as text; empty when nothing."""
+        from shardwright.report.diff import diff_plans
+
+        return diff_plans(self.record, other.record)
+
+    def to_python(self) -> str:
+        """A snippet that places the arguments as planned and needs no Shardwright."""
+        from shardwright.report.eject import to_python
+
+        return to_python(self.record)
+
+    def to_html(self) -> str:
+        """The plan as one self-contained page."""
+        from shardwright.report.html import to_html
+
+        return to_html(self.record)
+
+
+class Bound:
+    """A plan's program: what is needed to run or print it."""
+
+    def __init__(
+        self, fn: Callable[..., Any], program: Program, model: CostModel, state: State
+    ) -> None:
+        self.fn, self.program, self.model, self.state = fn, program, model, state
+        self._steps: Steps | None = None
+
+    @property
+    def steps(self) -> Steps:
+        if self._steps is None:
+            self._steps = make_steps(self.model, self.state)
+        return self._steps
+
+
+def load(path: str | Path) -> Plan:
+    """The plan saved at `path`; bind() or jit() check that the program still matches."""
+    try:
+        record = json.loads(Path(path).read_text())
+    except (OSError, ValueError) as error:
+        raise ShardwrightError(
+            f"cannot read a plan from {path}: {error}", try_="a file written by plan.save()"
+        ) from None
+    version = record.get("version") if isinstance(record, dict) else None
+    if not isinstance(version, int):
+        raise ShardwrightError(f"{path} is not a plan", try_="a file written by plan.save()")
+    if version > VERSION:
+        raise ShardwrightError(
+            f"{path} was written by a newer Shardwright (plan version {version}, this one reads"
+            f" up to {VERSION})",
+            try_="pip install -U shardwright",
+        )
+    return Plan(record)
+
+
+def build_record(
+    fn_name: str, model: CostModel, state: State, *, found: dict[str, Any], options: dict[str, Any]
+) -> dict[str, Any]:
+    """The plan as plain data."""
+    program, analysis = model.analysis.program, model.analysis
+    steps, ir, cost = make_steps(model, state), model_ir(model, state), model.cost(state)
+    paths = [program.values[v].path or "" for v in program.inputs]
+    return {
+        "version": VERSION,
+        "program": fn_name,
+        "fingerprint": fingerprint(program),
+        "ops": len(program.ops),
+        "arguments": argument_types(program),
+        "results": result_types(program),
+        "mesh": model.mesh.to_dict(),
+        "device": model.device.to_dict(),
+        "options": options,
+        "decisions": _from_state(model.mesh, analysis, state),
+        "overrides": {str(k): list(p) for k, p in sorted(model.overrides.items())},
+        "specs": {p: [list(d) for d in s] for p, s in zip(paths, steps.inputs, strict=True)},
+        "result_specs": {
+            p: [list(d) for d in s]
+            for p, s in zip(program.output_paths, steps.outputs, strict=True)
+        },
+        "cost": {
+            "compute_s": cost.compute_s, "link_s": cost.link_s, "peak_bytes": cost.peak_bytes,
+            "overlap": cost.overlap,
+        },
+        "collectives": _merge(ir.collectives),
+        "memory": _memory(peak_breakdown(model, state), model),
+        "groups": [
+            {
+                "label": g.label, "sizes": list(g.sizes[:4]), "dims": list(g.dims[:12]),
+                "colors": len(g.colors), "argument_bytes": g.argument_bytes,
+                "activation_bytes": g.activation_bytes, "bits": len(g.conflict_sets),
+            }
+            for g in analysis.groups
+        ],
+        "opaque": dict(sorted(program.opaque.items())),
+        "replicated": _large_replicated(program, steps),
+        **found,
+    }  # fmt: skip
+
+
+def _merge(rows: list[Collective]) -> list[dict[str, Any]]:
+    """Equal collectives of repeated layers as one row, most seconds first."""
+    merged: dict[tuple[Any, ...], Collective] = {}
+    for c in rows:
+        key = (c.kind, c.axes, c.bytes, c.source, c.cause)
+        known = merged.get(key)
+        count = c.count + (known.count if known else 0)
+        first = known or c
+        merged[key] = Collective(
+            c.kind, c.axes, c.bytes, count, c.seconds, c.source, c.cause, first.op
+        )
+    ordered = sorted(merged.values(), key=lambda c: (-c.count * c.seconds, c.op, c.kind, c.cause))
+    return [
+        {
+            "kind": c.kind, "axes": list(c.axes), "bytes": int(c.bytes), "count": c.count,
+            "seconds": c.seconds, "source": c.source, "cause": c.cause, "op": c.op,
+        }
+        for c in ordered
+    ]  # fmt: skip
+
+
+def _memory(breakdown: Breakdown, model: CostModel) -> dict[str, Any]:
+    return {
+        "peak_bytes": breakdown.peak_bytes,
+        "limit_bytes": model.device.usable_bytes,
+        "at": breakdown.at,
+        "by_kind": breakdown.by_kind,
+        "buffers": [
+            {"kind": b.kind, "where": b.where, "shape": b.shape, "count": b.count, "bytes": b.bytes}
+            for b in breakdown.buffers[:24]
+        ],
+    }
+
+
+def _large_replicated(program: Program, steps: Steps) -> list[dict[str, Any]]:
+    """Arguments kept whole on every device, at least a thousandth of all argument bytes."""
+    total = sum(program.values[v].bytes for v in program.inputs)
+    rows = [
+        {"path": program.values[v].path or "", "bytes": program.values[v].bytes}
+        for v, spec in zip(program.inputs, steps.inputs, strict=True)
+        if not any(spec) and program.values[v].bytes * 1000 >= max(total, 1)
+    ]
+    return sorted(rows, key=lambda r: (-r["bytes"], r["path"]))[:32]
+
+
+def _from_state(mesh: Mesh, analysis: Analysis, state: State) -> dict[str, list[dict[str, Any]]]:
+    labels = [g.label for g in analysis.all_groups]
+    return {
+        name: [
+            {"group": labels[e.group], "bits": e.bits, "scope": e.scope} for e in entries
+        ]
+        for name, entries in zip(mesh.names, state, strict=True)
+    }
+
+
+def _to_state(decisions: dict[str, list[dict[str, Any]]], analysis: Analysis) -> State:
+    index = {g.label: g.index for g in analysis.all_groups}
+    for entries in decisions.values():
+        for entry in entries:
+            if entry["group"] not in index:
+                raise ShardwrightError(
+                    f"the plan decides about {entry['group']!r}, which this program does not have",
+                    try_=", ".join(list(index)[:12]),
+                )
+    return tuple(
+        tuple(Entry(index[e["group"]], e["bits"], e["scope"]) for e in entries)
+        for entries in decisions.values()
+    )
+
+
+def _to_spec(spec: list[list[str]]) -> PartitionSpec:
+    return partition_spec(tuple(tuple(d) for d in spec))
+
+

@@ -1,0 +1,54 @@
+"""Bounds that hold in every state: what each op costs at least, however it is split."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+
+from shardwright.cost.model import CostModel
+from shardwright.spmd.layout import WHOLE
+from shardwright.spmd.opclass import NO_ATOM, OpClass
+
+# Above this many ways to split an op its bound is 0.
+MOST_WAYS = 512
+
+
+def least_compute_s(model: CostModel, op: OpClass) -> float:
+    """Seconds of one op under the best way to give axes to its atoms, data movement free."""
+    sizes = model.mesh.sizes
+    options = [k for k, splittable in enumerate(op.splittable) if splittable]
+    if (len(options) + 1) ** len(sizes) > MOST_WAYS:
+        return 0.0
+    ways = {}
+    for claims in product((WHOLE, *options), repeat=len(sizes)):
+        local = list(op.sizes)
+        for n, k in zip(sizes, claims, strict=True):
+            if k != WHOLE:
+                local[k] = -(-local[k] // n)
+        ways[tuple(local)] = None
+    return min(model.prices.compute_s(op, local, _slot_bytes(op, local)) for local in ways)
+
+
+def _slot_bytes(op: OpClass, local: tuple[int, ...]) -> list[int]:
+    """Bytes of each operand and result when the op's atoms have these local sizes."""
+    out = []
+    for slot in op.slots:
+        size = slot.layout.itemsize * slot.layout.units
+        for atom, k in zip(slot.layout.atoms, slot.to_op, strict=True):
+            size *= min(atom.size, local[k]) if k != NO_ATOM else atom.size
+        out.append(size)
+    return out
+
+
+def least_class_s(model: CostModel) -> np.ndarray:
+    """[classes] least seconds of all ops of each class in a step."""
+    least = np.array([least_compute_s(model, op) for op in model.classes.table])
+    return least * model.weights.compute
+
+
+def least_step_s(model: CostModel) -> float:
+    """Seconds that no state of the program can go below."""
+    devices = float(np.prod(model.mesh.sizes))
+    full = np.array([lay.local_bytes((), ()) for lay in model.layouts.table], float)
+    return float(least_class_s(model).sum() + (full / devices) @ model._traffic_s)

@@ -1,0 +1,243 @@
+"""Exact search: branch and bound over the same space, axis by axis, with a proof.
+
+The lists of an axis are replaced by its columns (columns.py), the cost by blocks (terms.py).
+Once the columns of the first axes are chosen, no completion can cost less than the sum over
+blocks of the least that any completion costs *that block*: an admissible bound, and exact on
+the last axis. Columns whose bound reaches the best known answer are dropped, most often after
+a few blocks. What is left is looked at in the order of the bounds, so that when a limit ends
+the search the bound of the next column is a proven lower bound for everything.
+
+Limits count work, not seconds: the same program gives the same certificate on every machine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from shardwright.search.bounds import least_class_s, least_step_s
+from shardwright.search.columns import Columns, TooLarge, find_columns
+from shardwright.search.objective import OVER_MEMORY_S, Budget, Objective
+from shardwright.search.space import Space
+from shardwright.search.terms import Block, Pricer, find_blocks, find_terms
+from shardwright.spmd.decisions import State
+from shardwright.spmd.layout import WHOLE
+
+SAME = 1e-9  # costs closer than this are equal
+BATCH = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """How good an answer provably is within its space, under the cost model."""
+
+    kind: str  # "optimal": nothing in the space is better; "gap": see gap; "none": not tried
+    lower_bound_s: float  # no state of the space is faster and fits
+    gap: float  # the answer's seconds are at most (1 + gap) times the best
+    evaluated: int  # states that the proof evaluated one by one
+    covered: float = 0.0  # states that it speaks for
+
+    @staticmethod
+    def none() -> Certificate:
+        return Certificate("none", 0.0, float("inf"), 0)
+
+    def against(self, step_s: float) -> Certificate:
+        """The certificate of an answer that takes `step_s`."""
+        if self.lower_bound_s <= 0:
+            return self
+        gap = max(0.0, step_s / self.lower_bound_s - 1.0)
+        return replace(self, kind="optimal" if gap <= 10 * SAME else "gap", gap=gap)
+
+    def __str__(self) -> str:
+        if self.kind == "optimal":
+            return f"proven optimal among {self.covered:.3g} states"
+        if self.kind == "gap":
+            return f"proven within {self.gap:.1%} of the best of {self.covered:.3g} states"
+        return "no proof"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much a proof may do."""
+
+    columns: int = 12_000  # per axis
+    choices: int = 30_000  # op classes looked at
+    evaluations: int = 20_000
+    nodes: int = 4_000  # choices of columns for all axes but the last
+
+
+class _Spent(Exception):
+    """A limit was reached."""
+
+
+def certify(
+    space: Space, objective: Objective, budget: Budget, limits: Limits | None = None
+) -> tuple[Certificate, State | None]:
+    """(certificate of the objective's best state, a better state if the proof found one)."""
+    proof = _Proof(space, objective, budget, limits or Limits())
+    return proof.run()
+
+
+class _Proof:
+    def __init__(
+        self, space: Space, objective: Objective, budget: Budget, limits: Limits
+    ) -> None:
+        self.space, self.objective, self.budget, self.limits = space, objective, budget, limits
+        self.model = space.model
+        self.scale = 1.0 - self.model.overlap / 2.0  # c + l - o min(c, l) >= (c + l)(1 - o/2)
+        self.first = objective.evaluations
+        self.nodes = 0
+        self.better: State | None = None
+        self.full_bytes = np.array(
+            [lay.local_bytes((), ()) for lay in self.model.layouts.table], float
+        )
+
+    @property
+    def incumbent(self) -> float:
+        best = self.objective.best_s
+        return best if best < OVER_MEMORY_S else float("inf")
+
+    def run(self) -> tuple[Certificate, State | None]:
+        try:
+            self.columns = find_columns(self.space, self.limits.columns)
+        except TooLarge:
+            bound = least_step_s(self.model) * self.scale
+            return self._certificate(bound, float("inf")), None
+        covered = float(np.prod([float(len(c.lists)) for c in self.columns]))
+        self.pricer = Pricer(self.model)
+        self.blocks = find_blocks(find_terms(self.pricer), self.columns)
+        try:
+            bound = self._first_axis()
+        except _Spent:
+            bound = self.floor
+        return self._certificate(min(bound, self.incumbent), covered), self.better
+
+    def _certificate(self, bound: float, covered: float) -> Certificate:
+        done = self.objective.evaluations - self.first
+        return Certificate("gap", bound, float("inf"), done, covered).against(
+            self.objective.best_s
+        )
+
+    def _first_axis(self) -> float:
+        """Bounds every column of the first axis, block by block, then descends into the rest."""
+        least = self._least_of_blocks()
+        count = len(self.columns[0].lists)
+        bound = np.full(count, least.sum())
+        alive = np.flatnonzero(self._may_fit((), np.arange(count)))
+        self.floor = float(least.sum()) * self.scale
+        order = sorted(range(len(self.blocks)), key=lambda b: -self._weight(self.blocks[b]))
+        for b in order:
+            distinct, number = self.blocks[b].distinct(())
+            seconds = np.zeros(len(distinct))
+            for n in np.unique(number[alive]).tolist():
+                seconds[n] = self._block_bound(self.blocks[b], (tuple(distinct[n].tolist()),))
+            bound[alive] += seconds[number[alive]] - least[b]
+            if not len(alive):
+                break
+            self.floor = min(float(bound[alive].min()) * self.scale, self.incumbent)
+            alive = alive[bound[alive] * self.scale < self.incumbent * (1 - SAME)]
+        alive = alive[np.argsort(bound[alive], kind="stable")]
+        if len(self.columns) == 1:
+            self._finish((), alive, bound)
+            return self.incumbent
+        for column in alive.tolist():
+            self.floor = min(float(bound[column]) * self.scale, self.incumbent)
+            if bound[column] * self.scale >= self.incumbent * (1 - SAME):
+                break
+            self._descend((column,))
+        return self.incumbent
+
+    def _block_bound(self, block: Block, rows: tuple[tuple[int, ...], ...]) -> float:
+        self._check()
+        if len(rows) == len(self.columns):
+            return block._exact(rows)
+        return float(block.below(rows)[1].min())
+
+    def _least_of_blocks(self) -> np.ndarray:
+        """[blocks] seconds that hold in every state, without looking at columns."""
+        least = least_class_s(self.model)
+        return np.array([
+            sum(least[t.op_class] for t in b.terms if t.op_class is not None) for b in self.blocks
+        ])  # fmt: skip
+
+    def _weight(self, block: Block) -> float:
+        """How much a block costs when nothing is split: heavy blocks tell columns apart."""
+        whole = tuple((WHOLE,) * len(block.layouts) for _ in self.columns)
+        return block._exact(whole)
+
+    def _descend(self, chosen: tuple[int, ...]) -> None:
+        """Looks at all columns of the next axis, given one column of each earlier axis."""
+        self.nodes += 1
+        if self.nodes > self.limits.nodes:
+            raise _Spent
+        self._check()
+        axis = len(chosen)
+        total = np.zeros(len(self.columns[axis].lists))
+        for block in self.blocks:
+            number, seconds = block.below(self._rows(block, chosen))
+            total += seconds[number]
+        rows = np.flatnonzero(total * self.scale < self.incumbent * (1 - SAME))
+        rows = rows[self._may_fit(chosen, rows)]
+        rows = rows[np.argsort(total[rows], kind="stable")]
+        if axis + 1 == len(self.columns):
+            self._finish(chosen, rows, total)
+            return
+        for column in rows.tolist():
+            if total[column] * self.scale >= self.incumbent * (1 - SAME):
+                break
+            self._descend((*chosen, column))
+
+    def _rows(self, block: Block, chosen: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+        """The atoms of a block's layouts under the chosen columns."""
+        rows: tuple[tuple[int, ...], ...] = ()
+        for column in chosen:
+            distinct, number = block.distinct(rows)
+            rows = (*rows, tuple(distinct[number[column]].tolist()))
+        return rows
+
+    def _may_fit(self, chosen: tuple[int, ...], rows: np.ndarray) -> np.ndarray:
+        """[rows] whether memory suffices if later axes split everything and nothing is copied."""
+        if not np.isfinite(self.objective.memory) or not len(rows):
+            return np.ones(len(rows), bool)
+        model, sizes = self.model, self.model.mesh.sizes
+        held = self.full_bytes.copy()
+        earlier: list[tuple[int, ...]] = [()] * len(held)
+        for axis, column in enumerate(chosen):
+            taken = _at(self.columns[axis], earlier, np.array([column]))[0]
+            held = np.where(taken == WHOLE, held, held / sizes[axis])
+            earlier = [(*e, int(p)) for e, p in zip(earlier, taken, strict=True)]
+        axis = len(chosen)
+        later = float(np.prod(sizes[axis + 1 :]))
+        out = []
+        for part in np.array_split(rows, max(1, len(rows) // 2048)):
+            placed = _at(self.columns[axis], earlier, part)
+            local = np.where(placed == WHOLE, held, held / sizes[axis]) / later
+            out.append((local @ model.points.live.T).max(1) <= self.objective.memory)
+        return np.concatenate(out)
+
+    def _finish(self, chosen: tuple[int, ...], rows: np.ndarray, total: np.ndarray) -> None:
+        """Evaluates the states of the last axis, best bound first, until none can be better."""
+        head = tuple(c.lists[j] for c, j in zip(self.columns, chosen, strict=False))
+        for at in range(0, len(rows), BATCH):
+            part = [j for j in rows[at : at + BATCH].tolist()
+                    if total[j] * self.scale < self.incumbent * (1 - SAME)]  # fmt: skip
+            if not part:
+                break
+            self._check()
+            if self.objective.evaluations - self.first > self.limits.evaluations:
+                raise _Spent
+            before = self.objective.best_s
+            self.objective([(*head, self.columns[-1].lists[j]) for j in part])
+            if self.objective.best_s < before:
+                self.better = self.objective.best
+
+    def _check(self) -> None:
+        if self.pricer.calls > self.limits.choices or self.budget.expired():
+            raise _Spent
+
+
+def _at(columns: Columns, earlier: list[tuple[int, ...]], rows: np.ndarray) -> np.ndarray:
+    """[rows, layouts] placements, each layout in its situation."""
+    variants = [known[e] for known, e in zip(columns.variant, earlier, strict=True)]
+    return columns.table[rows][:, variants]

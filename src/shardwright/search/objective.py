@@ -1,0 +1,92 @@
+"""The objective: step seconds if the peak fits, else a penalty that outweighs any time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from shardwright.cost.model import CostModel
+from shardwright.spmd.decisions import State
+
+# Over memory costs at least this; no step takes 30 years.
+OVER_MEMORY_S = 1e9
+
+
+class Progress(NamedTuple):
+    """Where a search stands."""
+
+    stage: str
+    evaluations: int
+    best_s: float  # OVER_MEMORY_S and more: nothing fits yet
+    seconds: float
+
+
+@dataclass
+class Budget:
+    """How much a search may do. Evaluations decide; the clock is only a bound for safety."""
+
+    evaluations: int = 3000
+    patience: int = 1200  # evaluations without improvement after which a search ends
+    deadline: float = field(default=float("inf"))  # time.monotonic()
+
+    def expired(self) -> bool:
+        return time.monotonic() > self.deadline
+
+
+class Objective:
+    """The objective of states, each evaluated once. One search owns one objective."""
+
+    def __init__(
+        self,
+        model: CostModel,
+        memory: int | None,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> None:
+        self.model = model
+        self.memory = float("inf") if memory is None else float(memory)
+        self.evaluations = 0
+        self.stage = ""
+        self.best: State | None = None
+        self.best_s = float("inf")
+        self.smallest: tuple[float, State] | None = None  # the smallest peak seen
+        self._by_state: dict[State, float] = {}
+        self._progress, self._start = progress, time.monotonic()
+
+    def __call__(self, states: Sequence[State]) -> np.ndarray:
+        """[B] objectives; new states are evaluated in one batch."""
+        new = [s for s in dict.fromkeys(states) if s not in self._by_state]
+        if new:
+            self._evaluate(new)
+        return np.array([self._by_state[s] for s in states])
+
+    def knows(self, state: State) -> bool:
+        return state in self._by_state
+
+    def penalised(self, step_s: np.ndarray, peak_bytes: np.ndarray) -> np.ndarray:
+        """The objective of these costs."""
+        over = peak_bytes > self.memory
+        excess = np.where(over, peak_bytes / self.memory, 1.0)
+        return np.where(over, OVER_MEMORY_S * excess, step_s)
+
+    def _evaluate(self, states: list[State]) -> None:
+        costs = self.model.evaluate(states)
+        values = self.penalised(costs.step_s, costs.peak_bytes)
+        self.evaluations += len(states)
+        self._by_state.update(zip(states, values.tolist(), strict=True))
+        low = int(np.argmin(costs.peak_bytes))
+        if self.smallest is None or costs.peak_bytes[low] < self.smallest[0]:
+            self.smallest = (float(costs.peak_bytes[low]), states[low])
+        best = int(np.argmin(values))
+        if values[best] < self.best_s:
+            self.best_s, self.best = float(values[best]), states[best]
+        self.report()
+
+    def report(self) -> None:
+        """Tells the caller where the search stands."""
+        if self._progress is not None:
+            seconds = time.monotonic() - self._start
+            self._progress(Progress(self.stage, self.evaluations, self.best_s, seconds))

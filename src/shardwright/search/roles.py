@@ -1,0 +1,242 @@
+"""Roles: what the groups of a program are to a strategy, read off the analysis, not off names.
+
+- batch: the leading dim of the data, on most activations, never contracted in a forward dot;
+- weight dims: how each forward dot between activations and parameters uses the parameter's
+  dims (contracted, free, or one per slice: experts);
+- sequence: the largest other dim of activations that no matrix of parameters holds.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardwright.analysis.analysis import Analysis
+from shardwright.program.types import LITERAL, TOP, Op, Program
+from shardwright.rules.rule import MATRIX
+
+# Another group is data too when it is on this part of the activation bytes that batch is on.
+ALSO_DATA = 0.05
+# A dim on more than this part of all dots with parameters is the residual stream.
+RESIDUAL = 0.6
+
+_ROOT = re.compile(r"^[^.\[]+")
+
+
+@dataclass(frozen=True, slots=True)
+class WeightDot:
+    """One forward op between activations and parameters: the groups of the parameter's dims."""
+
+    op: int
+    contracted: frozenset[int]
+    free: frozenset[int]
+    slices: frozenset[int]  # one dot for each: experts
+    looked_up: frozenset[int]  # indexed dims of a table
+
+    @property
+    def groups(self) -> frozenset[int]:
+        return self.contracted | self.free | self.slices | self.looked_up
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """The groups that strategies talk about, each list best first."""
+
+    batch: tuple[int, ...]
+    sequence: tuple[int, ...]
+    hidden: tuple[int, ...]  # Megatron: heads, hidden, vocabulary; no two share a matrix
+    residual: tuple[int, ...]
+    experts: tuple[int, ...]
+    weights: tuple[int, ...]  # input values that are parameters (or their optimiser state)
+    dots: tuple[WeightDot, ...]
+
+
+def find_roles(analysis: Analysis) -> Roles:
+    """The roles of a program's groups."""
+    program = analysis.program
+    groups_of = value_groups(analysis)
+    batch = _batch(analysis, groups_of)
+    data = set(batch or _largest_leading(analysis, groups_of))
+    weights = tuple(
+        v for v in program.inputs
+        if program.values[v].shape and not data & {g for g, _ in groups_of[v]}
+        and not _is_integer(program.values[v].dtype)
+    )  # fmt: skip
+    dots = _weight_dots(analysis, groups_of, set(weights))
+    worth = {g.index: g for g in analysis.groups}
+    residual = _residual(dots, worth)
+    hidden = _hidden(dots, worth, {*residual, *batch})
+    experts = tuple(sorted({g for d in dots for g in d.slices if g in worth} - set(batch)))
+    in_matrices = {g for d in dots for g in d.groups}
+    sequence = [
+        g for g in analysis.groups
+        if g.index not in batch and g.index not in in_matrices and g.activation_bytes > 0
+    ]  # fmt: skip
+    sequence.sort(key=lambda g: (not g.conflict_sets, -g.activation_bytes, g.index))
+    return Roles(
+        batch, tuple(g.index for g in sequence), hidden, residual, experts, weights, dots
+    )
+
+
+def value_groups(analysis: Analysis) -> list[list[tuple[int, int]]]:
+    """For each value its (group, dim) pairs, dims in order."""
+    table = analysis.color_table.values
+    group = analysis.color_group[table.color]
+    out: list[list[tuple[int, int]]] = [[] for _ in analysis.program.values]
+    for owner, dim, g in zip(table.owner.tolist(), table.dim.tolist(), group.tolist(), strict=True):
+        out[owner].append((g, dim))
+    return out
+
+
+def _batch(analysis: Analysis, groups_of: list[list[tuple[int, int]]]) -> tuple[int, ...]:
+    """Groups that count examples: leading dims of inputs, never contracted going forward."""
+    program = analysis.program
+    contracted = _contracted(analysis)
+    worth = {g.index: g for g in analysis.groups}
+    leading: dict[int, list[int]] = {}
+    for v in program.inputs:
+        for g, dim in groups_of[v]:
+            if dim == 0 and g in worth and g not in contracted and not worth[g].conflict_sets:
+                leading.setdefault(g, []).append(v)
+    if not leading:
+        return ()
+    first = max(leading, key=lambda g: (worth[g].activation_bytes - worth[g].argument_bytes, -g))
+    if worth[first].activation_bytes == 0:
+        return ()
+    roots = {_root(program, v) for v in leading[first]}
+    least = ALSO_DATA * worth[first].activation_bytes
+    others = [
+        g for g, inputs in leading.items()
+        if g != first and worth[g].activation_bytes > least
+        and any(_root(program, v) in roots for v in inputs)
+    ]  # fmt: skip
+    others.sort(key=lambda g: (-worth[g].activation_bytes, g))
+    return (first, *others)
+
+
+def _largest_leading(
+    analysis: Analysis, groups_of: list[list[tuple[int, int]]]
+) -> tuple[int, ...]:
+    """Without a batch (one long sequence, say), the leading dim on most activation bytes."""
+    worth = {g.index: g for g in analysis.groups}
+    leading = {g for v in analysis.program.inputs for g, dim in groups_of[v] if dim == 0}
+    found = sorted(leading & set(worth), key=lambda g: (-worth[g].activation_bytes, g))
+    return tuple(found[:1])
+
+
+def is_backward(program: Program, op: Op) -> bool:
+    """Whether an op, or a loop around it, belongs to a backward pass."""
+    region = op.region
+    while not op.transposed and region != TOP:
+        op = program.ops[program.regions[region].op]
+        region = program.regions[region].parent
+    return op.transposed
+
+
+def _contracted(analysis: Analysis) -> set[int]:
+    """Groups that a forward dot sums over."""
+    table, found = analysis.color_table.ops, set()
+    group = analysis.color_group[table.color]
+    for owner, factor, g in zip(table.owner.tolist(), table.dim.tolist(), group.tolist(), strict=True):
+        op = analysis.program.ops[owner]
+        if op.rule.unit == MATRIX and not is_backward(analysis.program, op):
+            if not any(factor in dim for slot in op.rule.results for dim in slot):
+                found.add(g)
+    return found
+
+
+def _weight_dots(
+    analysis: Analysis, groups_of: list[list[tuple[int, int]]], weights: set[int]
+) -> tuple[WeightDot, ...]:
+    """Forward ops that meet parameters with something that is not made of parameters alone."""
+    program = analysis.program
+    pure = np.zeros(len(program.values) + 1, bool)  # made of parameters alone
+    pure[[*weights, *program.consts]] = True
+    dots = []
+    for op in program.ops:
+        own = [v for v in op.operands if v != LITERAL]
+        if own and all(pure[v] for v in own) and op.rule.unit != MATRIX:
+            pure[list(op.results)] = True
+            continue
+        if len(op.operands) < 2 or not _meets(op) or is_backward(program, op):
+            continue
+        pures = [i for i, v in enumerate(op.operands) if v != LITERAL and pure[v]]
+        if not pures or all(v == LITERAL or pure[v] for v in op.operands):
+            continue
+        dot = _weight_dot(op, pures[0], groups_of)
+        if dot is not None:
+            dots.append(dot)
+    return tuple(dots)
+
+
+def _meets(op: Op) -> bool:
+    """Dots, convolutions and look-ups."""
+    return op.rule.unit == MATRIX or op.name == "gather"
+
+
+def _weight_dot(op: Op, operand: int, groups_of: list[list[tuple[int, int]]]) -> WeightDot | None:
+    rule = op.rule
+    in_result = {f for slot in rule.results for dim in slot for f in dim}
+    elsewhere = {
+        f for i, slot in enumerate(rule.operands) if i != operand for dim in slot for f in dim
+    }
+    sides: dict[str, set[int]] = {"contracted": set(), "free": set(), "slices": set(), "looked_up": set()}
+    for g, dim in groups_of[op.operands[operand]]:
+        factors = rule.operands[operand][dim]
+        if not factors:
+            continue
+        if rule.unit != MATRIX:
+            side = "free" if factors[0] in in_result else "looked_up"
+        elif factors[0] not in in_result:
+            side = "contracted"
+        else:
+            side = "slices" if factors[0] in elsewhere else "free"
+        sides[side].add(g)
+    if not any(sides.values()):
+        return None
+    return WeightDot(op.index, *(frozenset(sides[s]) for s in sides))
+
+
+def _residual(dots: tuple[WeightDot, ...], worth: dict[int, object]) -> tuple[int, ...]:
+    """Groups on most of the dots with parameters, both as what goes in and what comes out."""
+    count: dict[int, int] = {}
+    for d in dots:
+        for g in d.groups:
+            count[g] = count.get(g, 0) + 1
+    both = {g for d in dots for g in d.contracted} & {g for d in dots for g in (d.free | d.slices)}
+    return tuple(
+        sorted((g for g in both if g in worth and count[g] > RESIDUAL * len(dots)),
+               key=lambda g: (-count[g], g))
+    )  # fmt: skip
+
+
+def _hidden(dots: tuple[WeightDot, ...], worth: dict, taken: set[int]) -> tuple[int, ...]:  # type: ignore[type-arg]
+    """Dims that one matrix makes and another sums over, then vocabularies; none share a matrix."""
+    made = {g for d in dots for g in d.free}
+    summed = {g for d in dots for g in d.contracted}
+    looked_up = {g for d in dots for g in d.looked_up}
+    sliced = {g for d in dots for g in d.slices}
+
+    def order(groups: set[int]) -> list[int]:
+        return sorted(
+            (g for g in groups if g in worth and g not in taken and g not in sliced),
+            key=lambda g: (-worth[g].argument_bytes, -worth[g].size, g),
+        )
+
+    chosen: list[int] = []
+    for g in (*order(made & summed), *order((made | looked_up) - summed), *order(summed - made)):
+        if not any(g in d.groups and d.groups & set(chosen) for d in dots):
+            chosen.append(g)
+    return tuple(chosen)
+
+
+def _root(program: Program, value: int) -> str:
+    """The argument that an input leaf belongs to."""
+    found = _ROOT.match(program.values[value].path or "")
+    return found.group(0) if found else ""
+
+
+def _is_integer(dtype: object) -> bool:
+    return str(dtype).startswith(("int", "uint", "bool"))

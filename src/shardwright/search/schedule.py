@@ -1,0 +1,220 @@
+"""A schedule of tactics -> where the search starts and what it may do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+from shardwright.errors import ShardwrightError
+from shardwright.search.roles import value_groups
+from shardwright.search.tactics import (
+    Context, Limit, NotApplicable, Pin, Replicate, Search, Strategy, Tactic,
+)  # fmt: skip
+from shardwright.spmd.decisions import Entry, State, append, empty
+from shardwright.spmd.layout import WHOLE, Placement
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """One group that must be first on one axis, and who says so."""
+
+    axis: int
+    group: int
+    said: str
+    values: tuple[int, ...] = ()  # that must end up so
+    dim: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The start of a search and its limits."""
+
+    start: State
+    axes: tuple[int, ...]  # that may grow
+    allowed: Callable[[int, int], bool]
+    overrides: dict[int, Placement]
+    free: bool  # nothing was asked: every strategy is a candidate
+    notes: tuple[str, ...] = ()
+    parts: tuple[str, ...] = field(default=())
+
+
+def plan_schedule(context: Context, tactics: Sequence[Tactic] | None) -> Schedule:
+    """What a list of tactics, and the pins in the user's code, mean for one program and mesh."""
+    model = context.model
+    tactics = tuple(tactics or ())
+    strategies = [t for t in tactics if hasattr(t, "entries")]
+    searches = [t for t in tactics if isinstance(t, Search)]
+    unknown = [t for t in tactics if not isinstance(t, Tactic)]
+    if unknown:
+        raise ShardwrightError(
+            f"not a tactic: {unknown[0]!r}", try_='DataParallel("data"), Search(axes=["model"])'
+        )
+    wishes = [w for t in tactics if isinstance(t, Pin) for w in _wishes(context, t)]
+    wishes += _written(context)
+    state, notes = empty(len(model.mesh.sizes)), []
+    for wish in wishes:
+        if wish.group not in {e.group for e in state[wish.axis]}:
+            state = append(state, wish.axis, Entry(wish.group))
+    for tactic in strategies:
+        axis = context.axis(tactic.axis)  # type: ignore[attr-defined]
+        found = tactic.entries(context, state[axis])  # type: ignore[attr-defined]
+        if isinstance(found, NotApplicable):
+            raise ShardwrightError(
+                f"{tactic} does not apply", cause=found, try_="another axis, or Search()"
+            )
+        for entry in found:
+            state = append(state, axis, entry)
+    overrides, banned = _replicated(context, tactics)
+    limits = _limits(context, tactics)
+    _check(context, state, wishes, tactics, overrides, banned)
+    axes = _axes(context, searches, bool(strategies))
+
+    def allowed(axis: int, group: int) -> bool:
+        return group not in banned and (axis not in limits or group in limits[axis])
+
+    free = not wishes and not strategies and not banned and not limits and not overrides
+    return Schedule(
+        state, axes, allowed, overrides, free and len(axes) == len(model.mesh.sizes),
+        tuple(notes), tuple(str(t) for t in (*tactics, *[w.said for w in _written(context)])),
+    )  # fmt: skip
+
+
+def _axes(context: Context, searches: Sequence[Search], strategies: bool) -> tuple[int, ...]:
+    """A schedule with strategies and no Search is taken as written."""
+    if not searches:
+        return () if strategies else tuple(range(len(context.model.mesh.sizes)))
+    named: set[int] = set()
+    for s in searches:
+        names = context.model.mesh.names if s.axes is None else s.axes
+        named |= {context.axis(name) for name in names}
+    return tuple(sorted(named))
+
+
+def matching(context: Context, pattern: str) -> list[int]:
+    """Input values whose path matches; * stands for anything, a bare name for a path's end."""
+    program = context.model.analysis.program
+    escaped = pattern.replace("[", "[[]")
+    return [
+        v for v in program.inputs
+        if fnmatchcase(path := program.values[v].path or "", escaped)
+        or path.endswith((f"['{pattern}']", f".{pattern}")) or path == pattern
+    ]  # fmt: skip
+
+
+def _wishes(context: Context, pin: Pin) -> list[Wish]:
+    axis = context.axis(pin.axis)
+    for g in context.model.analysis.all_groups:
+        if g.label == pin.what and pin.dim is None:
+            return [Wish(axis, g.index, str(pin))]
+    values = matching(context, pin.what)
+    if not values:
+        labels = ", ".join(g.label for g in context.model.analysis.groups)
+        raise ShardwrightError(f"{pin} matches no argument and no group", groups=labels)
+    if pin.dim is None:
+        raise ShardwrightError(f"{pin} needs a dim", try_=f"Pin({pin.what!r}, 0, {pin.axis!r})")
+    groups_of = value_groups(context.model.analysis)
+    by_group: dict[int, list[int]] = {}
+    for v in values:
+        for g, dim in groups_of[v]:
+            if dim == pin.dim:
+                by_group.setdefault(g, []).append(v)
+                break
+    if not by_group:
+        raise ShardwrightError(f"{pin}: no matching argument has something to split there")
+    return [Wish(axis, g, str(pin), tuple(vs), pin.dim) for g, vs in by_group.items()]
+
+
+def _written(context: Context) -> list[Wish]:
+    """The with_sharding_constraints in the user's code, as far as their axes are in the mesh."""
+    analysis, mesh = context.model.analysis, context.model.mesh
+    groups_of: list[list[tuple[int, int]]] | None = None
+    out = []
+    for pin in analysis.program.pins:
+        spec: Any = getattr(pin.sharding, "spec", None)
+        if spec is None:
+            continue
+        if groups_of is None:
+            groups_of = value_groups(analysis)
+        for dim, names in enumerate(spec):
+            for name in (names,) if isinstance(names, str) else tuple(names or ()):
+                if name not in mesh.names or not isinstance(name, str):
+                    continue
+                group = next((g for g, d in groups_of[pin.value] if d == dim), None)
+                if group is not None:
+                    said = f"with_sharding_constraint({spec}) at {analysis.program.where(pin.value)}"
+                    out.append(Wish(mesh.names.index(name), group, said, (pin.value,), dim))
+    return out
+
+
+def _replicated(
+    context: Context, tactics: Sequence[Tactic]
+) -> tuple[dict[int, Placement], set[int]]:
+    overrides: dict[int, Placement] = {}
+    banned: set[int] = set()
+    whole = (WHOLE,) * len(context.model.mesh.sizes)
+    for t in tactics:
+        if not isinstance(t, Replicate):
+            continue
+        labelled = [g.index for g in context.model.analysis.all_groups if g.label == t.what]
+        values = matching(context, t.what)
+        if not labelled and not values:
+            raise ShardwrightError(f"{t} matches no argument and no group")
+        banned.update(labelled)
+        for v in values:
+            overrides[int(context.model.layouts.of_value[v])] = whole
+    return overrides, banned
+
+
+def _limits(context: Context, tactics: Sequence[Tactic]) -> dict[int, set[int]]:
+    known = {g.label: g.index for g in context.model.analysis.all_groups}
+    limits: dict[int, set[int]] = {}
+    for t in tactics:
+        if isinstance(t, Limit):
+            for label in t.labels:
+                if label not in known:
+                    raise ShardwrightError(f"{t} names an unknown group {label!r}", groups=", ".join(known))
+            mine = {known[label] for label in t.labels}
+            axis = context.axis(t.axis)
+            limits[axis] = limits.get(axis, mine) & mine
+    return limits
+
+
+def _check(
+    context: Context, state: State, wishes: Sequence[Wish], tactics: Sequence[Tactic],
+    overrides: dict[int, Placement], banned: set[int],
+) -> None:  # fmt: skip
+    """Raises unless every wish is met; shows the two that contradict each other."""
+    model = context.model
+    if not wishes:
+        return
+    placements, _ = model.layouts.place([state])
+    for wish in wishes:
+        clash = [
+            str(t) for t in tactics if isinstance(t, Replicate)
+            and (wish.group in banned or {int(model.layouts.of_value[v]) for v in wish.values} & set(overrides))
+        ]  # fmt: skip
+        if clash:
+            raise ShardwrightError("contradictory tactics", one=wish.said, other=clash[0])
+        for v in wish.values:
+            layout = model.layouts.table[int(model.layouts.of_value[v])]
+            got = int(placements[0, model.layouts.of_value[v], wish.axis])
+            if got != WHOLE and layout.atoms[got].dim == wish.dim:
+                continue
+            where = model.analysis.program.where(v)
+            name, n = model.mesh.axes[wish.axis]
+            if got == WHOLE:
+                raise ShardwrightError(
+                    f"cannot split dim {wish.dim} of {where} over {name}={n}", pin=wish.said,
+                    shape=model.analysis.program.values[v].shape, try_="an axis that divides the dim",
+                )  # fmt: skip
+            taken = layout.atoms[got].group
+            other = next((w.said for w in wishes if w.group == taken and w.axis == wish.axis), None)
+            raise ShardwrightError(
+                f"contradictory pins on {where}: axis {name!r} splits one dim of a value",
+                one=other or context.label(taken), other=wish.said,
+            )  # fmt: skip
+
+
+__all__ = ["Schedule", "Strategy", "Wish", "matching", "plan_schedule"]

@@ -1,0 +1,167 @@
+"""search(): from a cost model to the best decisions found, and how good they provably are."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from shardwright.cost.cost import Cost
+from shardwright.cost.model import CostModel
+from shardwright.search.baselines import baselines
+from shardwright.search.exact import Certificate, certify
+from shardwright.search.mcts import mcts
+from shardwright.search.objective import OVER_MEMORY_S, Budget, Objective, Progress
+from shardwright.search.overflow import no_plan_fits
+from shardwright.search.refine import refine, refine_layouts
+from shardwright.search.roles import find_roles
+from shardwright.search.schedule import Schedule, plan_schedule
+from shardwright.search.space import Space
+from shardwright.search.tactics import Context, NotApplicable, Tactic
+from shardwright.spmd.decisions import State
+from shardwright.spmd.layout import Placement
+
+# Evaluations that a second of the user's budget buys, on the slowest machine we care about.
+# Budgets are counted in evaluations so that the same seed gives the same plan everywhere.
+EVALUATIONS_PER_S = 1000
+DEFAULT_SECONDS = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The best decisions, what they cost, and how they were found."""
+
+    state: State
+    overrides: dict[int, Placement]  # layout -> placement
+    cost: Cost
+    certificate: Certificate
+    baselines: dict[str, Cost | str]  # strategy -> its cost, or why it does not apply
+    evaluations: int
+    how: tuple[str, ...]  # what each stage did, one line each
+    interrupted: bool = False
+    baseline_states: dict[str, State] = field(default_factory=dict)
+
+
+def search(
+    model: CostModel,
+    *,
+    memory: int | None = None,
+    tactics: Sequence[Tactic] | None = None,
+    seconds: float | None = None,
+    seed: int = 0,
+    progress: Callable[[Progress], None] | None = None,
+    exact: bool = True,
+) -> Found:
+    """The best state found for one program on one mesh.
+
+    `memory` is bytes per device (the device's usable memory when None). `seconds` scales the
+    number of evaluations; the clock itself only stops a search that takes three times as long.
+    Ctrl-C returns the best so far. A model belongs to one search at a time: give each thread
+    its own.
+    """
+    memory = model.device.usable_bytes if memory is None else memory
+    model = copy.copy(model)  # its overrides are ours; its memo is shared
+    context = Context(model, find_roles(model.analysis))
+    schedule = plan_schedule(context, tactics)
+    model.overrides = {**model.overrides, **schedule.overrides}
+    objective = Objective(model, memory, progress)
+    space = Space(
+        model, prefix=schedule.start, axes=schedule.axes, allowed=schedule.allowed
+    )
+    budget = _budget(seconds)
+    run = _Run(space, objective, budget, seed, schedule, context)
+    try:
+        run.all_stages(exact)
+    except KeyboardInterrupt:
+        run.interrupted = True
+    return run.found(memory)
+
+
+def _budget(seconds: float | None) -> Budget:
+    wanted = DEFAULT_SECONDS if seconds is None else float(seconds)
+    evaluations = max(200, int(wanted * EVALUATIONS_PER_S))
+    return Budget(
+        evaluations=evaluations, patience=max(200, evaluations * 2 // 5),
+        deadline=time.monotonic() + 3.0 * max(wanted, 1.0) if seconds is not None else float("inf"),
+    )  # fmt: skip
+
+
+class _Run:
+    """One search: the stages in order, and what each contributed."""
+
+    def __init__(
+        self, space: Space, objective: Objective, budget: Budget, seed: int, schedule: Schedule,
+        context: Context,
+    ) -> None:  # fmt: skip
+        self.space, self.objective, self.budget = space, objective, budget
+        self.seed, self.schedule, self.context = seed, schedule, context
+        self.named: dict[str, State | NotApplicable] = {}
+        self.state: State = space.root
+        self.overrides: dict[int, Placement] = {}
+        self.certificate = Certificate.none()
+        self.how: list[str] = []
+        self.interrupted = False
+
+    def all_stages(self, exact: bool) -> None:
+        objective, space = self.objective, self.space
+        objective.stage = "strategies"
+        objective([space.root])
+        self.named = baselines(self.context)
+        named = {n: s for n, s in self.named.items() if not isinstance(s, NotApplicable)}
+        objective_of_named = Objective(objective.model, None)
+        objective_of_named(list(named.values()))
+        seeds = [s for s in named.values() if self.schedule.free or space.contains(s)]
+        if seeds:
+            values = objective(seeds)
+            best = min(range(len(seeds)), key=lambda i: (values[i], i))
+            self._note(f"best of {len(seeds)} strategies", float(values[best]))
+        if space.actions:
+            objective.stage = "tree search"
+            mcts(space, objective, self.budget, seed=self.seed, seeds=seeds)
+            self._note("tree search", objective.best_s)
+            objective.stage = "refinement"
+            assert objective.best is not None
+            refine(space, objective, objective.best, self.budget)
+            self._note("refinement", objective.best_s)
+        if exact:
+            objective.stage = "proof"
+            assert objective.best is not None
+            self.certificate, better = certify(space, objective, self.budget)
+            if better is not None:
+                objective([better])
+                refine(space, objective, better, self.budget)
+            self._note(str(self.certificate), objective.best_s)
+        assert objective.best is not None
+        self.state = objective.best
+        if self.schedule.free or self.space.actions:
+            objective.stage = "single layouts"
+            self.overrides, value = refine_layouts(objective, self.state, self.budget)
+            if self.overrides:
+                self._note(f"{len(self.overrides)} layouts overridden", value)
+
+    def _note(self, what: str, value: float) -> None:
+        shown = "over memory" if value >= OVER_MEMORY_S else f"{value * 1e3:.4g} ms"
+        self.how.append(f"{what}: {shown}")
+
+    def found(self, memory: int) -> Found:
+        model = self.objective.model
+        if self.objective.best is not None and self.interrupted:
+            self.state = self.objective.best
+        model.overrides = {**model.overrides, **self.overrides}
+        cost = model.cost(self.state)
+        if cost.peak_bytes > memory:
+            raise no_plan_fits(self.context, self.objective, memory)
+        given = {k: v for k, v in model.overrides.items()}
+        plain = copy.copy(model)
+        plain.overrides = {}
+        states = {n: s for n, s in self.named.items() if not isinstance(s, NotApplicable)}
+        costs = plain.evaluate(list(states.values())) if states else None
+        rows: dict[str, Cost | str] = {n: str(s) for n, s in self.named.items() if n not in states}
+        if costs is not None:
+            rows |= {n: costs[i] for i, n in enumerate(states)}
+        rows = {n: rows[n] for n in self.named}
+        return Found(
+            self.state, given, cost, self.certificate.against(cost.step_s), rows,
+            self.objective.evaluations, tuple(self.how), self.interrupted, states,
+        )  # fmt: skip

@@ -1,0 +1,148 @@
+"""The space that every search walks: appends of (axis, entry) to lists that start from a prefix.
+
+Invariants
+- a group stands at most once in the list of an axis;
+- entries of scope UPDATES come last, at most MAX_UPDATES of them;
+- an action that can never change a placement on its axis is not in the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from shardwright.cost.model import CostModel
+from shardwright.spmd.decisions import EVERYTHING, UPDATES, Entry, State, append, empty
+from shardwright.spmd.moves import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER
+
+MAX_UPDATES = 1
+# A group with more resolution bits than this is offered with all of them 0 or all of them 1.
+MAX_BITS = 3
+
+
+class Action(NamedTuple):
+    """One append."""
+
+    axis: int
+    entry: Entry
+
+
+class Space:
+    """What may be appended where, after a prefix that stays."""
+
+    def __init__(
+        self,
+        model: CostModel,
+        *,
+        prefix: State | None = None,
+        axes: Iterable[int] | None = None,
+        allowed: Callable[[int, int], bool] | None = None,
+    ) -> None:
+        """`axes` may grow; `allowed(axis, group)` limits what they may list."""
+        self.model = model
+        sizes = model.mesh.sizes
+        self.root: State = prefix or empty(len(sizes))
+        self.axes = tuple(range(len(sizes)) if axes is None else axes)
+        held, updated = _holders(model)
+        self.actions: list[Action] = []
+        for axis in self.axes:
+            for group in model.analysis.groups:
+                g = group.index
+                if sizes[axis] == 1 or not _divisible(model, g, sizes[axis]):
+                    continue
+                if allowed is not None and not allowed(axis, g):
+                    continue
+                for bits in resolutions(len(group.conflict_sets)):
+                    self.actions.append(Action(axis, Entry(g, bits)))
+                    if g in updated and g in held:
+                        self.actions.append(Action(axis, Entry(g, bits, UPDATES)))
+        self.twins = symmetric_axes(model)
+
+    def legal(self, state: State) -> list[int]:
+        """Numbers of the actions that may follow."""
+        listed = [{e.group for e in entries} for entries in state]
+        late = [sum(e.scope == UPDATES for e in entries) for entries in state]
+        return [
+            i
+            for i, (axis, entry) in enumerate(self.actions)
+            if entry.group not in listed[axis]
+            and (late[axis] < MAX_UPDATES if entry.scope == UPDATES else not late[axis])
+        ]
+
+    def after(self, state: State, action: int) -> State:
+        axis, entry = self.actions[action]
+        return append(state, axis, entry)
+
+    def contains(self, state: State) -> bool:
+        """Whether appends lead from the root to this state."""
+        known = set(self.actions)
+        for axis, (entries, fixed) in enumerate(zip(state, self.root, strict=True)):
+            if entries[: len(fixed)] != fixed:
+                return False
+            rest = entries[len(fixed) :]
+            if len({e.group for e in entries}) != len(entries):
+                return False
+            if any(Action(axis, e) not in known for e in rest):
+                return False
+            late = [e.scope == UPDATES for e in rest]
+            if sum(late) > MAX_UPDATES or late != sorted(late):
+                return False
+        return True
+
+    def keys(self, states: Sequence[State]) -> list[bytes]:
+        """States with equal keys cost the same: same placements, or the mirror of them."""
+        placements, _ = self.model.place(states)
+        columns = placements.astype(np.int8)
+        if not self.twins:
+            return [c.tobytes() for c in columns]
+        out = []
+        for c in columns:
+            per_axis = [c[:, a].tobytes() for a in range(c.shape[1])]
+            for twins in self.twins:
+                for axis, column in zip(twins, sorted(per_axis[a] for a in twins), strict=True):
+                    per_axis[axis] = column
+            out.append(b"".join(per_axis))
+        return out
+
+
+def resolutions(bits: int) -> list[int]:
+    """The values that the resolution of a group with so many bits may take."""
+    return list(range(1 << bits)) if bits <= MAX_BITS else [0, (1 << min(bits, 31)) - 1]
+
+
+def symmetric_axes(model: CostModel) -> list[tuple[int, ...]]:
+    """Axes of one size over the same links: lists may be swapped between them."""
+    names, sizes = model.mesh.names, model.mesh.sizes
+    alike: dict[object, list[int]] = {}
+    for axis, name in enumerate(names):
+        curves = tuple(
+            model.prices.network.seconds(kind, (name,), bytes_)
+            for kind in (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL)
+            for bytes_ in (1 << 10, 1 << 20, 1 << 30)
+        )
+        if sizes[axis] > 1:
+            alike.setdefault((sizes[axis], curves), []).append(axis)
+    return [tuple(axes) for axes in alike.values() if len(axes) > 1]
+
+
+def _divisible(model: CostModel, group: int, size: int) -> bool:
+    return any(
+        atom.group == group and atom.size % size == 0
+        for layout in model.layouts.table
+        for atom in layout.atoms
+    )
+
+
+def _holders(model: CostModel) -> tuple[set[int], set[int]]:
+    """Groups on arguments that feed contractions, and groups on arguments that never do."""
+    held: set[int] = set()
+    updated: set[int] = set()
+    for layout in model.layouts.table:
+        if layout.border:
+            (updated if layout.update else held).update(a.group for a in layout.atoms)
+    return held, updated
+
+
+__all__ = ["EVERYTHING", "UPDATES", "Action", "Space", "resolutions", "symmetric_axes"]

@@ -1,0 +1,312 @@
+"""Tactics: known strategies as functions from a program's roles to decisions, and constraints.
+
+A strategy appends entries to the list of its axis, or says why it does not apply. It finds its
+dims through `roles`, so it works on any model. Constraints (`Pin`, `Replicate`, `Limit`) bind
+whatever is searched. A schedule is a list of them, applied in order:
+
+    [DataParallel("data"), Search(axes=["model"])]      # as PartIR's users write it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from shardwright.cost.model import CostModel
+from shardwright.errors import ShardwrightError
+from shardwright.search.roles import Roles, value_groups
+from shardwright.spmd.decisions import EVERYTHING, UPDATES, AxisList, Entry
+
+
+@dataclass(frozen=True, slots=True)
+class NotApplicable:
+    """Why a strategy does not apply to a program on a mesh."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a strategy may look at."""
+
+    model: CostModel
+    roles: Roles
+
+    def axis(self, name: str) -> int:
+        names = self.model.mesh.names
+        if name not in names:
+            raise ShardwrightError(
+                f"a tactic names an unknown mesh axis {name!r}",
+                mesh=self.model.mesh, try_=" or ".join(map(repr, names)),
+            )  # fmt: skip
+        return names.index(name)
+
+    def splits(self, group: int, axis: str) -> bool:
+        """Whether an axis divides the main size of a group."""
+        return self.model.analysis.all_groups[group].size % self.model.mesh.shape[axis] == 0
+
+    def label(self, group: int) -> str:
+        return self.model.analysis.all_groups[group].label
+
+
+class Tactic:
+    """The common type of everything that may stand in a schedule."""
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy(Tactic):
+    """A tactic that appends to the list of one axis."""
+
+    axis: str
+
+    def entries(self, context: Context, listed: AxisList) -> AxisList | NotApplicable:
+        """What to append to what the axis already lists."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__}({self.axis})"
+
+
+def _fresh(groups: Sequence[int], listed: AxisList, bits: int = 0, scope: int = EVERYTHING) -> AxisList:
+    have = {e.group for e in listed}
+    return tuple(Entry(g, bits, scope) for g in groups if g not in have)
+
+
+def _chosen(
+    groups: Sequence[int], context: Context, axis: str, listed: AxisList, what: str
+) -> AxisList | NotApplicable:
+    """Entries for the groups that the axis divides."""
+    if not groups:
+        return NotApplicable(f"no {what} found")
+    fit = [g for g in groups if context.splits(g, axis)]
+    if not fit:
+        sizes = ", ".join(
+            f"{context.label(g)} of {context.model.analysis.all_groups[g].size}" for g in groups
+        )
+        return NotApplicable(f"{what} {sizes} not divisible by {context.model.mesh.shape[axis]}")
+    return _fresh(fit, listed)
+
+
+class DataParallel(Strategy):
+    """Examples are split; parameters are whole."""
+
+    __slots__ = ()
+
+    def entries(self, context: Context, listed: AxisList) -> AxisList | NotApplicable:
+        return _chosen(context.roles.batch, context, self.axis, listed, "batch dim")
+
+
+class FSDP(Strategy):
+    """Examples are split, and so are parameters, gradients and moments: ZeRO-3."""
+
+    __slots__ = ()
+
+    def entries(self, context: Context, listed: AxisList) -> AxisList | NotApplicable:
+        return _sharded_data_parallel(context, self.axis, listed, EVERYTHING)
+
+
+@dataclass(frozen=True, slots=True)
+class ZeRO(Tactic):
+    """Examples are split; of stages 1 and 2 gradients and moments too; of 3 parameters as well."""
+
+    stage: int
+    axis: str
+
+    def __post_init__(self) -> None:
+        if self.stage not in (1, 2, 3):
+            raise ShardwrightError(f"ZeRO has no stage {self.stage!r}", try_="ZeRO(1 | 2 | 3, axis)")
+
+    def entries(self, context: Context, listed: AxisList) -> AxisList | NotApplicable:
+        scope = EVERYTHING if self.stage == 3 else UPDATES
+        return _sharded_data_parallel(context, self.axis, listed, scope)
+
+    def __str__(self) -> str:
+        return f"ZeRO-{self.stage}({self.axis})"
+
+
+def _sharded_data_parallel(
+    context: Context, axis: str, listed: AxisList, scope: int
+) -> AxisList | NotApplicable:
+    data = _chosen(context.roles.batch, context, axis, listed, "batch dim")
+    if isinstance(data, NotApplicable):
+        return data
+    cover = cover_weights(context, axis, (*listed, *data), scope)
+    if not cover:
+        return NotApplicable(f"no parameter has a dim divisible by {context.model.mesh.shape[axis]}")
+    return (*data, *cover)
+
+
+def cover_weights(context: Context, axis: str, listed: AxisList, scope: int) -> AxisList:
+    """Groups that, greedily, split the most parameter bytes that nothing listed splits yet."""
+    program, n = context.model.analysis.program, context.model.mesh.shape[axis]
+    worth = {g.index for g in context.model.analysis.groups}
+    groups_of = value_groups(context.model.analysis)
+    updates = context.model.layouts.of_value
+    table = context.model.layouts.table
+    have = {e.group for e in listed if e.scope <= scope}
+    left: list[tuple[int, set[int]]] = []
+    for v in context.roles.weights:
+        if scope == UPDATES and not table[int(updates[v])].update:
+            continue
+        shape = program.values[v].shape
+        mine = {g for g, dim in groups_of[v] if shape[dim] % n == 0 and g in worth}
+        if mine and not mine & have:
+            left.append((program.values[v].bytes, mine))
+    chosen: list[int] = []
+    while left:
+        gain: dict[int, int] = {}
+        for size, mine in left:
+            for g in mine:
+                gain[g] = gain.get(g, 0) + size
+        best = max(gain, key=lambda g: (gain[g], -g))
+        chosen.append(best)
+        left = [(size, mine) for size, mine in left if best not in mine]
+    return _fresh(chosen, listed, scope=scope)
+
+
+class Megatron(Strategy):
+    """Heads, hidden dims and vocabularies are split; the residual stream is whole."""
+
+    __slots__ = ()
+
+    def entries(self, context: Context, listed: AxisList) -> AxisList | NotApplicable:
+        return _chosen(context.roles.hidden, context, self.axis, listed, "hidden dim")
+
+
+class SequenceParallel(Strategy):
+    """Behind Megatron on the same axis: what holds no heads or hidden dims is split by sequence."""
+
+    __slots__ = ()
+
+    def entries(self, context: Context, listed: AxisList) -> AxisList | NotApplicable:
+        return _chosen(context.roles.sequence[:1], context, self.axis, listed, "sequence dim")
+
+
+@dataclass(frozen=True, slots=True)
+class ContextParallel(Tactic):
+    """The sequence is split: by "query" keys and values are gathered, by "key" softmax is partial."""
+
+    axis: str
+    by: Literal["query", "key"] = "query"
+
+    def entries(self, context: Context, listed: AxisList) -> AxisList | NotApplicable:
+        found = _chosen(context.roles.sequence[:1], context, self.axis, listed, "sequence dim")
+        if isinstance(found, NotApplicable) or not found:
+            return found
+        group = context.model.analysis.all_groups[found[0].group]
+        if not group.conflict_sets:
+            return found if self.by == "query" else NotApplicable("the sequence meets itself nowhere")
+        bits = query_bits(context, group.index) if self.by == "query" else None
+        if bits is None:
+            bits = query_bits(context, group.index) ^ ((1 << min(len(group.conflict_sets), 31)) - 1)
+        return (Entry(group.index, bits),)
+
+    def __str__(self) -> str:
+        return f"ContextParallel({self.axis}, {self.by})"
+
+
+def query_bits(context: Context, group: int) -> int:
+    """The resolution that splits queries: the side that a forward dot does not sum over.
+
+    In scores [.., s, t] x values [t, ..] the dot sums over t, so of the two dims of the scores
+    the one that stays is the queries'.
+    """
+    analysis = context.model.analysis
+    bits = 0
+    for i, bit in enumerate(analysis.all_groups[group].conflict_sets):
+        for conflict_set, k in zip(analysis.conflict_sets, analysis.set_group, strict=True):
+            if k != bit:
+                continue
+            side = _kept_side(context, conflict_set)
+            bits |= (side or 0) << min(i, 30)
+            break
+    return bits
+
+
+def _kept_side(context: Context, conflict_set: object) -> int | None:
+    """0 when resolution 0 keeps the dims that forward dots do not sum over, 1 when 1 does."""
+    program = context.model.analysis.program
+    uses = program.uses()
+    for conflict, flip in zip(conflict_set.conflicts, conflict_set.flips, strict=True):  # type: ignore[attr-defined]
+        if conflict.is_op:
+            continue
+        for u in uses[conflict.owner]:
+            op = program.ops[u]
+            if op.transposed or op.rule.unit != "matrix":
+                continue
+            slot = op.operands.index(conflict.owner)
+            kept = {f for dims in op.rule.results for dim in dims for f in dim}
+            for i, (dim, _) in enumerate(conflict.places[:2]):
+                factors = op.rule.operands[slot][dim]
+                if factors and factors[0] in kept:
+                    return (i & 1) ^ flip
+    return None
+
+
+class ExpertParallel(Strategy):
+    """Experts are split, and tokens where they are not at an expert."""
+
+    __slots__ = ()
+
+    def entries(self, context: Context, listed: AxisList) -> AxisList | NotApplicable:
+        found = _chosen(context.roles.experts, context, self.axis, listed, "expert dim")
+        if isinstance(found, NotApplicable):
+            return found
+        batch = [g for g in context.roles.batch if context.splits(g, self.axis)]
+        return (*found, *_fresh(batch, (*listed, *found)))
+
+
+@dataclass(frozen=True, slots=True)
+class Pin(Tactic):
+    """A group, or the group of an argument's dim, is the first to claim an axis.
+
+    `what` is a group's label (then `dim` is not needed) or an argument path in which * stands
+    for anything. The whole group follows: dims that must be split alike are pinned alike.
+    """
+
+    what: str
+    dim: int | None = None
+    axis: str = ""
+
+    def __str__(self) -> str:
+        dim = "" if self.dim is None else f", {self.dim}"
+        return f"Pin({self.what!r}{dim}, {self.axis!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class Replicate(Tactic):
+    """Arguments that match a path pattern are whole on every device; a label: the group is."""
+
+    what: str
+
+    def __str__(self) -> str:
+        return f"Replicate({self.what!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class Limit(Tactic):
+    """Only groups with these labels may claim an axis."""
+
+    axis: str
+    labels: tuple[str, ...]
+
+    def __init__(self, axis: str, labels: Sequence[str]) -> None:
+        object.__setattr__(self, "axis", axis)
+        object.__setattr__(self, "labels", (labels,) if isinstance(labels, str) else tuple(labels))
+
+    def __str__(self) -> str:
+        return f"Limit({self.axis!r}, {list(self.labels)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Search(Tactic):
+    """The search goes on from here on these axes; on all of them when none is named."""
+
+    axes: tuple[str, ...] | None = None
+
+    def __init__(self, axes: Sequence[str] | None = None) -> None:
+        object.__setattr__(self, "axes", None if axes is None else tuple(axes))

@@ -1,0 +1,151 @@
+"""Terms: a step's seconds as a sum of small functions, each of the placements of a few layouts.
+
+What an op class costs depends on the layouts of its operands and results alone; movements that
+several classes share depend on the layouts of those classes. Terms on subsets of one another's
+layouts are added up into one *block*, whose table over all columns is small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from shardwright.cost.model import CostModel
+from shardwright.search.columns import Columns
+from shardwright.spmd.follow import Choice, choose
+from shardwright.spmd.layout import Placement
+
+Stored = dict[int, Placement]  # layout -> placement
+
+
+class Pricer:
+    """Seconds of op classes and shared movements, given how layouts are stored."""
+
+    def __init__(self, model: CostModel) -> None:
+        self.model = model
+        self.calls = 0
+        self._choices: dict[tuple[int, tuple[Placement, ...]], Choice] = {}
+        self._seconds: dict[tuple[int, tuple[Placement, ...]], float] = {}
+
+    def choice(self, index: int, stored: Stored) -> Choice:
+        op = self.model.classes.table[index]
+        key = (index, tuple([stored[i] for i in op.key_layouts]))
+        known = self._choices.get(key)
+        if known is None:
+            self.calls += 1
+            known = self._choices[key] = choose(op, key[1], self.model.prices)
+        return known
+
+    def class_s(self, index: int, stored: Stored) -> float:
+        choice, w = self.choice(index, stored), self.model.weights
+        link = float(np.dot(w.operands[index], choice.operand_s))
+        link += float(np.dot(w.results[index], choice.result_s))
+        return link + float(w.compute[index]) * (choice.exchange_s + choice.compute_s)
+
+
+class Term:
+    """One summand: the layouts it depends on, and its seconds given how they are stored."""
+
+    __slots__ = ("layouts", "op_class", "seconds")
+
+    def __init__(
+        self,
+        layouts: Sequence[int],
+        seconds: Callable[[Stored], float],
+        op_class: int | None = None,
+    ) -> None:
+        self.layouts = frozenset(layouts)
+        self.seconds = seconds
+        self.op_class = op_class
+
+
+def find_terms(pricer: Pricer) -> list[Term]:
+    """All summands of a step: classes, shared movements, sums, and traffic of fused work."""
+    model = pricer.model
+    terms = []
+    for op in model.classes.table:
+        terms.append(Term(op.key_layouts, lambda s, c=op.index: pricer.class_s(c, s), op.index))  # type: ignore[misc]
+    for together, price in (
+        *[(t, model._shared_s) for t in model.weights.shared],
+        *[(t, model._sum_s) for t in model.weights.sums],
+    ):
+        layouts = {i for c, _ in together.members for i in model.classes.table[c].key_layouts}
+
+        def seconds(s: Stored, t=together, price=price) -> float:  # type: ignore[no-untyped-def]
+            return float(price(t, [pricer.choice(c, s) for c, _ in t.members]))
+
+        terms.append(Term(tuple(layouts), seconds))
+    for i, per_byte in enumerate(model._traffic_s.tolist()):
+        if per_byte:
+            layout = model.layouts.table[i]
+
+            def traffic(s: Stored, i=i, layout=layout, per_byte=per_byte) -> float:  # type: ignore[no-untyped-def]
+                return float(layout.local_bytes(s[i], model.mesh.sizes) * per_byte)
+
+            terms.append(Term((i,), traffic))
+    return terms
+
+
+class Block:
+    """Terms on one set of layouts, tabulated over the columns of each axis."""
+
+    def __init__(self, layouts: frozenset[int], terms: list[Term], columns: list[Columns]) -> None:
+        self.layouts = tuple(sorted(layouts))
+        self.terms = terms
+        self._columns = columns
+        self._below: dict[tuple[tuple[int, ...], ...], tuple[np.ndarray, np.ndarray]] = {}
+        self._seen: dict[tuple[int, ...], tuple[np.ndarray, np.ndarray]] = {}
+
+    def below(self, earlier: tuple[tuple[int, ...], ...]) -> tuple[np.ndarray, np.ndarray]:
+        """(number [columns], seconds [numbers]): the least seconds below each column.
+
+        `earlier` has, for each axis already decided, the atoms of this block's layouts. On the
+        last axis the seconds are exact; before, they are the least over all that may follow.
+        """
+        known = self._below.get(earlier)
+        if known is None:
+            distinct, number = self.distinct(earlier)
+            seconds = np.empty(len(distinct))
+            last = len(earlier) + 1 == len(self._columns)
+            for n, row in enumerate(distinct.tolist()):
+                now = (*earlier, tuple(row))
+                seconds[n] = self._exact(now) if last else self.below(now)[1].min()
+            known = self._below[earlier] = (number, seconds)
+        return known
+
+    def distinct(self, earlier: tuple[tuple[int, ...], ...]) -> tuple[np.ndarray, np.ndarray]:
+        """(distinct rows of the next axis' columns on these layouts, which one each column is)."""
+        columns = self._columns[len(earlier)]
+        situation = zip(*earlier, strict=True) if earlier else [()] * len(self.layouts)
+        variants = tuple(
+            columns.variant[i][tuple(s)] for i, s in zip(self.layouts, situation, strict=True)
+        )
+        key = (len(earlier), *variants)
+        known = self._seen.get(key)
+        if known is None:
+            rows, number = np.unique(columns.table[:, list(variants)], axis=0, return_inverse=True)
+            known = self._seen[key] = (rows, number.astype(np.int32).reshape(-1))
+        return known
+
+    def _exact(self, rows: tuple[tuple[int, ...], ...]) -> float:
+        stored = dict(zip(self.layouts, zip(*rows, strict=True), strict=True))
+        return sum(term.seconds(stored) for term in self.terms)
+
+
+def find_blocks(terms: Sequence[Term], columns: list[Columns]) -> list[Block]:
+    """Blocks that cover all terms: each joins the smallest set of layouts that holds its own."""
+    sets = sorted({t.layouts for t in terms}, key=lambda s: (-len(s), sorted(s)))
+    roots: list[frozenset[int]] = []
+    home: dict[frozenset[int], frozenset[int]] = {}
+    for s in sets:
+        above = [r for r in roots if s <= r]
+        if above:
+            home[s] = min(above, key=lambda r: (len(r), sorted(r)))
+        else:
+            roots.append(s)
+            home[s] = s
+    mine: dict[frozenset[int], list[Term]] = {r: [] for r in roots}
+    for t in terms:
+        mine[home[t.layouts]].append(t)
+    return [Block(r, ts, columns) for r, ts in mine.items()]

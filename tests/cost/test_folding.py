@@ -1,0 +1,121 @@
+"""The folded model equals the walk over every op, on the zoo and on random programs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from shardwright import zoo
+from shardwright.analysis.analysis import Analysis, analyze_program
+from shardwright.cost.cost import Cost
+from shardwright.cost.devices import device
+from shardwright.cost.model import CostModel, model_ir
+from shardwright.cost.walk import Walk, walk_cost
+from shardwright.mesh import Mesh
+from shardwright.program.tracing import trace
+from shardwright.spmd.decisions import EVERYTHING, UPDATES, Entry, State, empty
+from shardwright.spmd.layout import WHOLE
+from tests.spmd.random_programs import MESHES, build, states, steps
+
+TINY = zoo.programs("tiny")
+DEVICES = ("tpu-v5e", "h100")
+
+
+def random_state(analysis: Analysis, axes: int, rng: np.random.Generator) -> State:
+    """Up to four groups per axis, tiny and looped ones too, any resolution, any scope."""
+    groups = [g.index for g in analysis.all_groups]
+    worth = [g.index for g in analysis.groups]
+
+    def one() -> tuple[Entry, ...]:
+        pool = worth if rng.random() < 0.8 else groups
+        chosen = rng.permutation(pool)[: rng.integers(0, 5)].tolist()
+        scopes = [UPDATES if rng.random() < 0.2 else EVERYTHING for _ in chosen]
+        return tuple(
+            Entry(g, int(rng.integers(0, 4)), s) for g, s in zip(chosen, scopes, strict=True)
+        )
+
+    return tuple(one() for _ in range(axes))
+
+
+def assert_equal(folded: Cost, walked: Cost) -> None:
+    """Seconds up to the order of the sum, bytes exactly."""
+    assert folded.compute_s == pytest.approx(walked.compute_s, rel=1e-9, abs=1e-18)
+    assert folded.link_s == pytest.approx(walked.link_s, rel=1e-9, abs=1e-18)
+    assert folded.peak_bytes == walked.peak_bytes
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_zoo(name: str) -> None:
+    example = TINY[name]
+    analysis = analyze_program(
+        trace(example.fn, *example.args, donate_argnums=example.donate_argnums)
+    )
+    rng = np.random.default_rng(list(TINY).index(name))
+    for mesh in MESHES:
+        model = CostModel(analysis, Mesh(mesh), device(DEVICES[len(mesh) % 2]), overlap=0.5)
+        walk = Walk(model)
+        batch = [empty(len(mesh)), *(random_state(analysis, len(mesh), rng) for _ in range(3))]
+        costs = model.evaluate(batch)
+        for i, state in enumerate(batch):
+            assert_equal(costs[i], walk.cost(state))
+            assert costs.step_s[i] == pytest.approx(walk.cost(state).step_s, rel=1e-9)
+
+
+@settings(
+    max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+@given(data=st.data(), steps=steps, train=st.booleans(), mesh=st.sampled_from(MESHES))
+def test_random_programs(data: st.DataObject, steps: list, train: bool, mesh: dict) -> None:
+    fn, args = build(steps, train=train)
+    analysis = analyze_program(trace(fn, *args, donate_argnums=(0,) if train else ()))
+    model = CostModel(analysis, Mesh(mesh), device("tpu-v5e"))
+    groups = [g.index for g in analysis.all_groups]
+    batch = data.draw(st.lists(states(groups, len(mesh)), min_size=1, max_size=4))
+    costs = model.evaluate(batch)
+    for i, state in enumerate(batch):
+        assert_equal(costs[i], walk_cost(model, state))
+
+
+@pytest.mark.parametrize("name", ["transformer_train", "llama_scan_train", "moe_train"])
+def test_the_ir_adds_up_to_the_cost(name: str) -> None:
+    """Seconds of the IR's collectives, counted, are the links' seconds."""
+    example = TINY[name]
+    analysis = analyze_program(trace(example.fn, *example.args))
+    model = CostModel(analysis, Mesh({"data": 2, "model": 4}), device("tpu-v5e"))
+    rng = np.random.default_rng(7)
+    for _ in range(6):
+        state = random_state(analysis, 2, rng)
+        ir = model_ir(model, state)
+        seconds = sum(c.count * c.seconds for c in ir.collectives)
+        assert seconds == pytest.approx(model.cost(state).link_s, rel=1e-9)
+        assert seconds == pytest.approx(sum(s for _, _, s in ir.totals().values()), rel=1e-9)
+
+
+def test_overrides_are_walked_too() -> None:
+    """A layout that refinement keeps whole costs what the walk says, and something else."""
+    example = TINY["transformer_train"]
+    analysis = analyze_program(trace(example.fn, *example.args, donate_argnums=(0,)))
+    model = CostModel(analysis, Mesh({"data": 8}), device("tpu-v5e"))
+    weight = next(v for v in analysis.program.inputs if "w1" in (analysis.program.values[v].path or ""))
+    layout = int(model.layouts.of_value[weight])
+    state = ((Entry(model.layouts.table[layout].atoms[0].group),),)
+    before = model.cost(state)
+    model.overrides[layout] = (WHOLE,)
+    after = model.cost(state)
+    assert_equal(after, walk_cost(model, state))
+    assert after.peak_bytes > before.peak_bytes
+
+
+def test_evaluating_twice_changes_nothing() -> None:
+    """The memo answers as the first evaluation did, alone or in a batch."""
+    example = TINY["llama_train"]
+    analysis = analyze_program(trace(example.fn, *example.args))
+    rng = np.random.default_rng(1)
+    batch = [random_state(analysis, 2, rng) for _ in range(8)]
+    model = CostModel(analysis, Mesh({"data": 2, "model": 2}), device("h100"))
+    first = [model.cost(state) for state in batch]
+    again = model.evaluate(batch)
+    for i, cost in enumerate(first):
+        assert_equal(again[i], cost)
