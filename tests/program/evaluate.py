@@ -41,16 +41,48 @@ def _plain(x: Any) -> Any:
     return x if x.dtype.kind in "biufc" else x.astype(np.float32)
 
 
+def inner_jaxprs(eqn: Any) -> list[Any]:
+    """The jaxprs among an equation's parameters."""
+    found = [p for param in eqn.params.values() for p in (param if isinstance(param, tuple) else [param])]
+    return [p for p in found if hasattr(p, "eqns")]
+
+
+def all_constants(jaxpr: Any, consts: Any) -> dict[int, Any]:
+    """The arrays that a jaxpr and those inside it close over, each once, as met."""
+    found: dict[int, Any] = {id(c): c for c in consts}
+    for eqn in jaxpr.eqns:
+        for inner in inner_jaxprs(eqn):
+            found |= all_constants(*_jax.open_jaxpr(inner))
+    return found
+
+
+def passed_literals(jaxpr: Any, known: dict[Any, Any]) -> dict[Any, Any]:
+    """Variables of inlined calls that stand for a number of the caller."""
+    for eqn in jaxpr.eqns:
+        for inner in inner_jaxprs(eqn):
+            opened, _ = _jax.open_jaxpr(inner)
+            if len(opened.invars) == len(eqn.invars):
+                for var, given in zip(opened.invars, eqn.invars, strict=True):
+                    if isinstance(given, _jax.Literal):
+                        known[var] = given
+                    elif given in known:
+                        known[var] = known[given]
+            passed_literals(opened, known)
+    return known
+
+
 class _Run:
     def __init__(self, program: Program, closed: Any) -> None:
         self.program, self.closed = program, closed
         self.env: dict[int, Any] = {}
+        self.numbers = passed_literals(closed.jaxpr, {})
         self.inside: list[list[Op]] = [[] for _ in program.regions]
         for op in program.ops:
             self.inside[op.region].append(op)
 
     def results(self, leaves: list[Any]) -> list[Any]:
-        self.env |= dict(zip(self.program.consts, self.closed.consts, strict=True))
+        consts = all_constants(self.closed.jaxpr, self.closed.consts)
+        self.env |= dict(zip(self.program.consts, consts.values(), strict=True))
         self.env |= dict(zip(self.program.inputs, leaves, strict=True))
         self.run(TOP)
         return [
@@ -71,9 +103,13 @@ class _Run:
     def operands(self, op: Op) -> list[Any]:
         """Values by number; literals from the equation."""
         return [
-            jnp.asarray(var.val, var.aval.dtype) if v == LITERAL else self.env[v]
+            self.number(var) if v == LITERAL else self.env[v]
             for v, var in zip(op.operands, op.eqn.invars, strict=True)
         ]
+
+    def number(self, var: Any) -> Any:
+        var = var if isinstance(var, _jax.Literal) else self.numbers[var]
+        return jnp.asarray(var.val, var.aval.dtype)
 
     def ties(self, region: Region, *names: str) -> list[Op]:
         return [op for op in self.inside[region.parent] if op.name in names and region.index in op.body]
@@ -87,8 +123,8 @@ class _Run:
     def literals(self, region: Region, given: list[Any]) -> None:
         """Inputs that the loop or branch takes as numbers have no tie."""
         for inner, var in zip(region.inputs, given, strict=True):
-            if inner != LITERAL and isinstance(var, _jax.Literal):
-                self.env[inner] = jnp.asarray(var.val, var.aval.dtype)
+            if inner != LITERAL and (isinstance(var, _jax.Literal) or var in self.numbers):
+                self.env[inner] = self.number(var)
 
     def carry_on(self, region: Region, *names: str) -> None:
         """What a carry's exit tie reads becomes the body's input again."""
@@ -135,7 +171,7 @@ class _Run:
             self.env[tie.results[0]] = self.env[tie.operands[-1]]
 
     def run_cond(self, op: Op, *branches: Region) -> None:
-        (on,) = self.operands_of_cond(op)
+        on = self.number(op.eqn.invars[0]) if op.operands[0] == LITERAL else self.env[op.operands[0]]
         taken = branches[int(jnp.clip(on, 0, len(branches) - 1))]
         self.literals(taken, op.eqn.invars[1:])
         self.enter(taken, "cond.operand")
@@ -148,9 +184,5 @@ class _Run:
                 if any(self.program.regions[r].outputs[i] in tie.operands for r in op.body)
             )
             inner = taken.outputs[position]
-            value = jaxpr.outvars[position].val if inner == LITERAL else self.env[inner]
+            value = self.number(jaxpr.outvars[position]) if inner == LITERAL else self.env[inner]
             self.env[tie.results[0]] = value
-
-    def operands_of_cond(self, op: Op) -> list[Any]:
-        var = op.eqn.invars[0]
-        return [var.val if op.operands[0] == LITERAL else self.env[op.operands[0]]]

@@ -7,7 +7,7 @@ state is then a few array expressions and one dictionary look-up per class.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,8 +72,12 @@ class CostModel:
         self.points = peak_points(live, self.classes.of_op, can_move)
         self._traffic_s = self._traffic()
         self._memo = _Memo(self.classes.table)
-        self._shared = _TogetherMemo([t.members for t in self.weights.shared])
-        self._sums = _TogetherMemo([t.members for t in self.weights.sums])
+        self._shared = _TogetherMemo(self.weights.shared, self._memo)
+        self._sums = _TogetherMemo(self.weights.sums, self._memo)
+        places = [self._memo.place_of[c] if c >= 0 else (0, 0) for c in self.points.temp_class]
+        self._temp_bundle = np.array([b for b, _ in places], np.int64)
+        self._temp_place = np.array([i for _, i in places], np.int64)
+        self._live = np.ascontiguousarray(self.points.live.T)
         self.overrides: dict[int, Placement] = {}  # layout -> placement, from refinement
 
     def _traffic(self) -> np.ndarray:
@@ -88,20 +92,18 @@ class CostModel:
     def evaluate(self, states: Sequence[State]) -> Costs:
         """The costs of these states."""
         placements, local_bytes = self.place(states)
-        rows = self._rows(placements)  # [B, C]
+        rows = self._rows(placements)  # [B, bundles]
         memo = self._memo
         compute = memo.compute_s[rows].sum(1) + local_bytes @ self._traffic_s
         link = memo.link_s[rows].sum(1)
-        for together, cache, price in (
-            (self.weights.shared, self._shared, self._shared_s),
-            (self.weights.sums, self._sums, self._sum_s),
-        ):
-            if together:
-                link = link + cache.seconds(rows, together, memo, price)
+        for cache, price in ((self._shared, self._shared_s), (self._sums, self._sum_s)):
+            if cache.groups:
+                link = link + cache.seconds(rows, memo, price)
         copies = np.where(
-            self.points.temp_class >= 0, memo.temp_bytes[rows[:, self.points.temp_class]], 0.0
-        )
-        peak = (local_bytes @ self.points.live.T + copies).max(1)
+            self.points.temp_class >= 0,
+            memo.temp_bytes[rows[:, self._temp_bundle], self._temp_place], 0.0,
+        )  # fmt: skip
+        peak = (local_bytes @ self._live + copies).max(1)
         return Costs(compute, link, peak, self.overlap)
 
     def cost(self, state: State) -> Cost:
@@ -119,28 +121,36 @@ class CostModel:
         return placements, local_bytes
 
     def _rows(self, placements: np.ndarray) -> np.ndarray:
-        """[B, C] the memo row of every class in every state; new ones are worked out."""
+        """[B, bundles] the memo row of every bundle in every state; new ones are worked out."""
         keys = self._memo.keys(placements)
-        known = self._memo.row_of
-        rows = np.array([known.get(k, -1) for k in keys.ravel().tolist()], np.int64)
-        rows = rows.reshape(keys.shape)
-        for b, c in np.argwhere(rows < 0).tolist():
-            key = int(keys[b, c])
+        known, wanted = self._memo.row_of, keys.ravel().tolist()
+        try:
+            rows = np.fromiter(map(known.__getitem__, wanted), np.int64, len(wanted))
+            return rows.reshape(keys.shape)
+        except KeyError:  # something new
+            rows = np.array([known.get(k, -1) for k in wanted], np.int64).reshape(keys.shape)
+        for b, n in np.argwhere(rows < 0).tolist():
+            key = int(keys[b, n])
             row = known.get(key)
-            if row is None:
-                row = self._add_row(key, self.classes.table[c], placements[b])
-            rows[b, c] = row
+            rows[b, n] = self._add_row(key, n, placements[b]) if row is None else row
         return rows
 
-    def _add_row(self, key: int, op: OpClass, placements: np.ndarray) -> int:
-        stored = [tuple(placements[i].tolist()) for i in op.key_layouts]
-        choice = choose(op, stored, self.prices)
-        w = self.weights
-        link = float(np.dot(w.operands[op.index], choice.operand_s))
-        link += float(np.dot(w.results[op.index], choice.result_s))
-        weight = float(w.compute[op.index])
-        link += weight * choice.exchange_s
-        return self._memo.add(key, choice, weight * choice.compute_s, link)
+    def _add_row(self, key: int, bundle: int, placements: np.ndarray) -> int:
+        """Works out all classes that see these layouts placed like this."""
+        w, compute, link, choices = self.weights, 0.0, 0.0, []
+        members = self._memo.bundles[bundle]
+        stored = [tuple(p) for p in placements[list(members[0].key_layouts)].tolist()]
+        for op in members:
+            choice = choose(op, stored, self.prices)
+            choices.append(choice)
+            weight = float(w.compute[op.index])
+            compute += weight * choice.compute_s
+            link += weight * choice.exchange_s
+            for weight, seconds in zip(w.operands[op.index], choice.operand_s, strict=True):
+                link += weight * seconds
+            for weight, seconds in zip(w.results[op.index], choice.result_s, strict=True):
+                link += weight * seconds
+        return self._memo.add(key, choices, compute, link)
 
     def _shared_s(self, together: Together, choices: list[Choice]) -> float:
         """One value, several uses: every different way it is needed is moved to once."""
@@ -157,7 +167,8 @@ class CostModel:
     def choices(self, state: State) -> list[Choice]:
         """How every op class is computed in one state."""
         placements, _ = self.place([state])
-        return [self._memo.choices[r] for r in self._rows(placements)[0].tolist()]
+        rows, memo = self._rows(placements)[0], self._memo
+        return [memo.choices[rows[b]][i] for b, i in memo.place_of]
 
     def stored(self, state: State) -> list[Placement]:
         """How every layout is stored in one state."""
@@ -166,62 +177,94 @@ class CostModel:
 
 
 class _Memo:
-    """Choices by key, with their weighted seconds in arrays that grow."""
+    """Choices by key, with their weighted seconds in arrays that grow.
+
+    Classes that see the same layouts have the same key: they form a bundle with one row.
+    """
 
     def __init__(self, classes: Sequence[OpClass]) -> None:
+        by_layouts: dict[tuple[int, ...], list[OpClass]] = {}
+        for c in classes:
+            by_layouts.setdefault(c.key_layouts, []).append(c)
+        self.bundles = list(by_layouts.values())
+        self.place_of = [(0, 0)] * len(classes)  # class -> (bundle, place in it)
+        for b, members in enumerate(self.bundles):
+            for i, c in enumerate(members):
+                self.place_of[c.index] = (b, i)
         rng = np.random.default_rng(_SEED)
-        self._layouts = np.array([i for c in classes for i in c.key_layouts], np.int64)
-        widths = np.array([len(c.key_layouts) for c in classes], np.int64)
-        self._starts = np.concatenate([[0], np.cumsum(widths)[:-1]]) if len(widths) else widths
+        self._layouts, self._starts = _ragged([m[0].key_layouts for m in self.bundles])
         self._factors = rng.integers(1, 1 << 63, len(self._layouts), np.uint64) | np.uint64(1)
-        self._salt = rng.integers(1, 1 << 63, len(classes), np.uint64)
+        self._salt = rng.integers(1, 1 << 63, len(self.bundles), np.uint64)
+        self._none = np.array([not m[0].key_layouts for m in self.bundles], bool)
         self.row_of: dict[int, int] = {}
-        self.choices: list[Choice] = []
-        self.compute_s, self.link_s, self.temp_bytes = np.zeros(64), np.zeros(64), np.zeros(64)
+        self.choices: list[list[Choice]] = []
+        width = max((len(m) for m in self.bundles), default=1)
+        self.compute_s, self.link_s = np.zeros(256), np.zeros(256)
+        self.temp_bytes = np.zeros((256, width))
 
     def keys(self, placements: np.ndarray) -> np.ndarray:
-        """[B, C] a 64-bit key of the placements that each class sees."""
+        """[B, bundles] a 64-bit key of the placements that each bundle sees."""
         radix = np.uint64(64) ** np.arange(placements.shape[2], dtype=np.uint64)
-        codes = ((placements - WHOLE).astype(np.uint64) * radix).sum(2, dtype=np.uint64) + np.uint64(1)
-        products = codes[:, self._layouts] * self._factors
-        return np.add.reduceat(products, self._starts, axis=1) ^ self._salt
+        codes = ((placements - WHOLE).astype(np.uint64) * radix).sum(2, dtype=np.uint64)
+        products = (codes + np.uint64(1))[:, self._layouts] * self._factors
+        keys = np.add.reduceat(products, self._starts, axis=1)
+        keys[:, self._none] = 0
+        return keys ^ self._salt
 
-    def add(self, key: int, choice: Choice, compute_s: float, link_s: float) -> int:
+    def add(self, key: int, choices: list[Choice], compute_s: float, link_s: float) -> int:
         row = self.row_of[key] = len(self.choices)
-        self.choices.append(choice)
+        self.choices.append(choices)
         if row >= len(self.compute_s):
-            for name in ("compute_s", "link_s", "temp_bytes"):
-                setattr(self, name, np.concatenate([getattr(self, name), np.zeros(row)]))
+            self.compute_s = np.concatenate([self.compute_s, np.zeros(row)])
+            self.link_s = np.concatenate([self.link_s, np.zeros(row)])
+            more = np.zeros((row, self.temp_bytes.shape[1]))
+            self.temp_bytes = np.concatenate([self.temp_bytes, more])
         self.compute_s[row], self.link_s[row] = compute_s, link_s
-        self.temp_bytes[row] = choice.temp_bytes
+        for i, choice in enumerate(choices):
+            self.temp_bytes[row, i] = choice.temp_bytes
         return row
 
 
 class _TogetherMemo:
     """Seconds of movements counted together, by the memo rows of their members."""
 
-    def __init__(self, members: Sequence[Sequence[tuple[int, int]]]) -> None:
+    def __init__(self, groups: Sequence[Together], memo: _Memo) -> None:
+        self.groups = groups
+        self._places = [[memo.place_of[c] for c, _ in g.members] for g in groups]
+        bundles = [tuple(dict.fromkeys(b for b, _ in places)) for places in self._places]
         rng = np.random.default_rng(_SEED + 1)
-        self._classes = np.array([c for ms in members for c, _ in ms], np.int64)
-        widths = np.array([len(ms) for ms in members], np.int64)
-        self._starts = np.concatenate([[0], np.cumsum(widths)[:-1]]) if len(widths) else widths
-        self._factors = rng.integers(1, 1 << 63, len(self._classes), np.uint64) | np.uint64(1)
-        self._salt = rng.integers(1, 1 << 63, len(members), np.uint64)
+        self._bundles, self._starts = _ragged(bundles)
+        self._factors = rng.integers(1, 1 << 63, len(self._bundles), np.uint64) | np.uint64(1)
+        self._salt = rng.integers(1, 1 << 63, len(groups), np.uint64)
         self._known: dict[int, float] = {}
 
-    def seconds(self, rows: np.ndarray, together: Sequence[Together], memo: _Memo, price) -> np.ndarray:  # type: ignore[no-untyped-def]
+    def seconds(
+        self, rows: np.ndarray, memo: _Memo, price: Callable[[Together, list[Choice]], float]
+    ) -> np.ndarray:
         """[B] the total over all groups."""
-        seen = rows[:, self._classes].astype(np.uint64) + np.uint64(1)
+        seen = rows[:, self._bundles].astype(np.uint64) + np.uint64(1)
         keys = np.add.reduceat(seen * self._factors, self._starts, axis=1) ^ self._salt
-        known = self._known
-        out = np.array([known.get(k, np.nan) for k in keys.ravel().tolist()]).reshape(keys.shape)
-        for b, t in np.argwhere(np.isnan(out)).tolist():
-            key = int(keys[b, t])
+        known, wanted = self._known, keys.ravel().tolist()
+        try:
+            found = np.fromiter(map(known.__getitem__, wanted), np.float64, len(wanted))
+            return found.reshape(keys.shape).sum(1)
+        except KeyError:  # something new
+            out = np.array([known.get(k, np.nan) for k in wanted]).reshape(keys.shape)
+        for b, g in np.argwhere(np.isnan(out)).tolist():
+            key = int(keys[b, g])
             if key not in known:
-                group = together[t]
-                known[key] = price(group, [memo.choices[rows[b, c]] for c, _ in group.members])
-            out[b, t] = known[key]
+                choices = [memo.choices[rows[b, n]][i] for n, i in self._places[g]]
+                known[key] = price(self.groups[g], choices)
+            out[b, g] = known[key]
         return out.sum(1)
+
+
+def _ragged(lists: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+    """(all elements, where each list starts), for np.add.reduceat."""
+    widths = np.array([len(x) for x in lists], np.int64)
+    flat = np.array([i for x in lists for i in x], np.int64)
+    starts = np.concatenate([[0], np.cumsum(widths)[:-1]]) if len(widths) else widths
+    return flat, np.minimum(starts, max(len(flat) - 1, 0))
 
 
 def model_ir(model: CostModel, state: State) -> Ir:

@@ -9,6 +9,7 @@ from shardwright.cost.links import Network
 from shardwright.cost.roofline import dot_s, stream_s, vector_s
 from shardwright.mesh import Mesh
 from shardwright.rules.rule import MATRIX, NOTHING, PASS, PERMUTE, REPLICATE
+from shardwright.spmd.follow import Routes
 from shardwright.spmd.moves import SLICE, Move
 from shardwright.spmd.opclass import OpClass
 
@@ -23,7 +24,8 @@ class DevicePrices:
         self.network = Network(mesh, device)
         self.axis_names = mesh.names
         self.axis_sizes = mesh.sizes
-        self._curves: dict[tuple[str, tuple[int, ...]], tuple[object, ...]] = {}
+        self._roles: dict[int, list[int]] = {}  # op class -> role of each atom
+        self.routes = Routes(mesh.sizes, self.move_s)
 
     def move_s(self, move: Move) -> float:
         """Seconds of one collective; a local slice is free."""
@@ -48,7 +50,7 @@ class DevicePrices:
         count = len(op.operands)
         if rule.unit == MATRIX and count >= 2:
             return device.op_overhead_s + max(
-                self._dot_s(op, local, points), stream_s(device, sum(slot_bytes))
+                self._dot_s(op, local), stream_s(device, sum(slot_bytes))
             )
         results = sum(slot_bytes[count:])
         if rule.unit == NOTHING:
@@ -61,22 +63,27 @@ class DevicePrices:
             vector_s(device, rule.work * points), stream_s(device, sum(slot_bytes))
         )
 
-    def _dot_s(self, op: OpClass, local: Sequence[int], points: int) -> float:
+    def _dot_s(self, op: OpClass, local: Sequence[int]) -> float:
         """A contraction as a batched [m, k] x [k, n]."""
-        left, right = set(op.operands[0].to_op), set(op.operands[1].to_op)
-        result = set(op.results[0].to_op)
-        m = n = k = batch = 1
-        for atom, size in enumerate(local):
-            if atom not in result:
-                k *= size
-            elif atom in left and atom in right:
-                batch *= size
-            elif atom in left:
-                m *= size
-            else:
-                n *= size
-        scale = op.rule.work / 2.0
-        return scale * dot_s(self.device, op.operands[0].dtype, batch=batch, m=m, n=n, k=k)
+        roles = self._roles.get(op.index)
+        if roles is None:
+            roles = self._roles[op.index] = _matrix_roles(op)
+        sizes = [1, 1, 1, 1]
+        for role, size in zip(roles, local, strict=True):
+            sizes[role] *= size
+        batch, m, n, k = sizes
+        seconds = dot_s(self.device, op.operands[0].dtype, batch=batch, m=m, n=n, k=k)
+        return op.rule.work / 2.0 * seconds
+
+
+def _matrix_roles(op: OpClass) -> list[int]:
+    """For each op atom whether it is batch (0), m (1), n (2) or k (3)."""
+    left, right = set(op.operands[0].to_op), set(op.operands[1].to_op)
+    return [
+        3 if atom not in op.in_results else 0 if atom in left and atom in right
+        else 1 if atom in left else 2
+        for atom in range(len(op.sizes))
+    ]  # fmt: skip
 
 
 def is_reduction(op: OpClass) -> bool:

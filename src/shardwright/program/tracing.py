@@ -80,18 +80,20 @@ def _user_line(error: BaseException) -> str | None:
 def build(closed: Any, signature: Signature) -> Program:
     """The Program of a closed jaxpr whose inputs are the signature's array leaves."""
     walk = Walk()
-    consts = tuple(walk.new_value(var.aval) for var in closed.jaxpr.constvars)
+    consts = walk.constants(closed.consts)
     inputs = tuple(
         walk.new_value(var.aval, path=path)
         for var, path in zip(closed.jaxpr.invars, signature.paths, strict=True)
     )
     outputs = walk.returns(closed, walk.jaxpr(closed.jaxpr, (*consts, *inputs)))
-    walk.regions[TOP].inputs, walk.regions[TOP].outputs = (*consts, *inputs), tuple(outputs)
-    length = len(walk.ops)
+    count, length = len(walk.consts), len(walk.ops)
+    walk.regions[TOP].inputs = (*(v for _, v in walk.consts.values()), *inputs)
+    walk.regions[TOP].outputs = tuple(outputs)
     walk.drop_dead(outputs)
-    consts, inputs = walk.regions[TOP].inputs[: len(consts)], walk.regions[TOP].inputs[len(consts) :]
+    inputs = walk.regions[TOP].inputs[count:]
     program = Program(
-        signature.name, walk.values, walk.ops, walk.regions, inputs, consts,
+        signature.name, walk.values, walk.ops, walk.regions, inputs,
+        walk.regions[TOP].inputs[:count],
         walk.regions[TOP].outputs, signature.output.paths,
         frozenset(i for i, gone in zip(inputs, signature.donated, strict=True) if gone),
         {}, walk.pins, length, signature,
@@ -108,9 +110,11 @@ class Walk:
         self.ops: list[Op] = []
         self.regions: list[Region] = [Region(TOP, "function", TOP, 1)]
         self.pins: list[UserPin] = []
+        self.consts: dict[int, tuple[Any, int]] = {}  # id -> (array, value)
         self.region = TOP
         self.remat = NO_REMAT
         self.remats = 0
+        self.transposed = False  # inside a backward pass
         self.caller: Any = None  # the user's equation that called JAX's own code
         self._types: dict[Any, TensorShape] = {}
         self._rules: dict[Any, Rule] = {}
@@ -137,6 +141,7 @@ class Walk:
         for eqn in jaxpr.eqns:
             operands = [LITERAL if type(v) is literal else env[v] for v in eqn.invars]
             name = eqn.primitive.name
+            outside, self.transposed = self.transposed, self.backward(eqn)
             if name in CALLS and CALLS[name] in eqn.params:
                 results = self.call(eqn, name, operands)
             elif name in REGION_OPS:
@@ -145,6 +150,7 @@ class Walk:
                 results = self.linear_solve(eqn, operands)
             else:
                 results = self.op(eqn, name, operands)
+            self.transposed = outside
             env.update(zip(eqn.outvars, results, strict=True))
         return [LITERAL if type(v) is literal else env[v] for v in jaxpr.outvars]
 
@@ -166,14 +172,15 @@ class Walk:
         self.ops.append(
             Op(
                 index, name, tuple(operands), tuple(results), rule, region=self.region,
-                remat=self.remat, transposed=self.backward(eqn), eqn=eqn, caller=self.caller, **more,
+                remat=self.remat, transposed=self.transposed, eqn=eqn, caller=self.caller, **more,
             )  # fmt: skip
         )
         return index
 
     def backward(self, eqn: Any) -> bool:
-        if eqn is None:
-            return False
+        """Whether an equation runs in a backward pass; names inside a call or loop start afresh."""
+        if self.transposed:
+            return True
         stack = eqn.source_info.name_stack
         known = self._backward.get(stack)
         if known is None:
@@ -214,8 +221,11 @@ class Walk:
         return results
 
     def constants(self, consts: Sequence[Any]) -> list[int]:
-        """Values for arrays that an inner jaxpr closes over."""
-        return [self.new_value(jax.typeof(c)) for c in consts]
+        """Values for arrays that a jaxpr closes over: one per array, however often it is met."""
+        for c in consts:
+            if id(c) not in self.consts:
+                self.consts[id(c)] = (c, self.new_value(jax.typeof(c)))
+        return [self.consts[id(c)][1] for c in consts]
 
     def linear_solve(self, eqn: Any, operands: list[int]) -> list[int]:
         """custom_linear_solve computes what its `solve` says."""

@@ -10,19 +10,21 @@ progressive widening looks at the best first.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import permutations
 
 import numpy as np
 
 from shardwright.search.objective import OVER_MEMORY_S, Budget, Objective
-from shardwright.search.space import Space
-from shardwright.spmd.decisions import State
+from shardwright.search.space import MAX_UPDATES, Space
+from shardwright.spmd.decisions import UPDATES, State
 
 NOT_EXPANDED = -1
 EXPLORE = 0.6  # weight of the prior against what was found below an action
 GREED = 0.5  # how much of an action's worth is the best found below it; the rest is the mean
 WIDEN, WIDEN_POWER = 4.0, 0.5  # actions looked at: WIDEN * visits ** WIDEN_POWER
-ROLLOUTS = 6  # random completions evaluated with each new node
+ROLLOUTS = 8  # completions evaluated in each simulation
+ELITE, ELITE_BIAS = 16, 0.2  # kinds of good states that guide completions; how often the best
 TEMPERATURE = 0.05  # of the prior, in units of log seconds
 
 
@@ -41,6 +43,19 @@ class Tree:
         self.prior = np.zeros((size, width))  # [N, A] 0: not legal
         self.score = np.full(size, np.inf)  # [N] own score
         self.expanded = np.zeros(size, bool)  # [N]
+        self.elite: dict[tuple[int, ...], tuple[float, State]] = {}  # best of each kind
+
+    def remember(self, found: Iterable[tuple[float, State]]) -> None:
+        """Keeps the best state of each kind: states that begin with the same groups."""
+        for score, state in found:
+            kind = tuple(sorted(e[0].group if e else -1 for e in state))
+            if kind not in self.elite or score < self.elite[kind][0]:
+                self.elite[kind] = (score, state)
+
+    def guide(self, rng: np.random.Generator) -> State:
+        """One of the best states, better ones more often."""
+        ranked = sorted(self.elite.values())[:ELITE]
+        return ranked[min(int(rng.geometric(ELITE_BIAS)) - 1, len(ranked) - 1)][1]
 
     def add(self, state: State, key: bytes, score: float) -> int:
         node = self.node_of[key] = len(self.states)
@@ -85,15 +100,33 @@ def mcts(
         found = tree.score[leaf]
         if not tree.expanded[leaf]:
             expand(tree, space, objective, scale, leaf)
-            found = min(found, rollout(tree, space, objective, scale, leaf, rng))
+        found = min(found, rollout(tree, space, objective, scale, leaf, rng))
         backup(tree, path, float(found))
         idle = 0 if objective.evaluations > before else idle + 1
         if objective.best_s < best_s:
+            objective(mirrors(space, objective.best))
             best_s, best_at = objective.best_s, objective.evaluations
         elif objective.evaluations - max(best_at, first) > budget.patience:
             break
     assert objective.best is not None
     return objective.best
+
+
+def mirrors(space: Space, state: State | None) -> list[State]:
+    """The state with the lists of symmetric axes swapped.
+
+    Nearly always they cost the same; the mesh order decides which of two axes on one dim is the
+    major one, and that one cannot leave alone.
+    """
+    out = []
+    for twins in space.twins if state is not None else ():
+        for order in permutations(twins):
+            swapped = list(state)  # type: ignore[arg-type]
+            for to, source in zip(twins, order, strict=True):
+                swapped[to] = state[source]  # type: ignore[index]
+            if space.contains(tuple(swapped)):
+                out.append(tuple(swapped))
+    return out
 
 
 class _Scale:
@@ -172,6 +205,7 @@ def expand(tree: Tree, space: Space, objective: Objective, scale: _Scale, node: 
             known.items(), scale(objective(list(known.values()))).tolist(), strict=True
         ):
             tree.add(child, key, score)
+            tree.remember([(score, child)])
     gains = np.full(tree.stop + 1, np.nan)
     seen: set[int] = set()
     for action, key in zip(legal, keys[1:], strict=True):
@@ -192,22 +226,66 @@ def rollout(
     tree: Tree, space: Space, objective: Objective, scale: _Scale, node: int,
     rng: np.random.Generator,
 ) -> float:  # fmt: skip
-    """The best score of a few random completions of a node, and of its children."""
+    """The best score of a few completions of a node, and of its children.
+
+    Half of them are drawn from the prior; half go on as one of the best states known does, with
+    changes: what helped elsewhere often helps here too.
+    """
     actions = np.flatnonzero(tree.prior[node][: tree.stop] > 0)
     found = float(tree.score[tree.child[node, actions]].min(initial=tree.score[node]))
-    if not len(actions):
-        return found
-    ends = []
-    weights = tree.prior[node][actions] + 0.02
-    for _ in range(ROLLOUTS):
+    ends: list[State] = []
+    drawn: set[State] = set()
+    for n in range(ROLLOUTS):
         state = tree.states[node]
-        length = 1 + int(rng.geometric(0.4))
-        order = rng.choice(actions, min(length, len(actions)), replace=False, p=weights / weights.sum())
-        for action in order.tolist():
-            if action in space.legal(state):
+        if n % 2 and tree.elite:
+            wanted = _changed(space, tree.guide(rng), rng)
+        else:
+            wanted = _drawn(tree.prior[node][actions] + 0.02, actions, rng)
+        for action in wanted:
+            if _is_legal(space, state, action):
                 state = space.after(state, action)
         ends.append(state)
-    return min(found, float(scale(objective(ends)).min()))
+        if not n % 2:
+            drawn.add(state)
+    fresh = [e for e in dict.fromkeys(ends) if not objective.knows(e)]
+    if not fresh:
+        return found
+    scores = scale(objective(fresh))
+    tree.remember(zip(scores.tolist(), fresh, strict=True))
+    return min(found, *[s for s, e in zip(scores.tolist(), fresh, strict=True) if e in drawn], found)
+
+
+def _drawn(weights: np.ndarray, actions: np.ndarray, rng: np.random.Generator) -> list[int]:
+    if not len(actions):
+        return []
+    length = min(1 + int(rng.geometric(0.4)), len(actions))
+    return rng.choice(actions, length, replace=False, p=weights / weights.sum()).tolist()
+
+
+def _changed(space: Space, guide: State, rng: np.random.Generator) -> list[int]:
+    """The appends that lead to a known good state, with a few dropped, added or moved."""
+    order = [
+        i for axis, entries in enumerate(guide) for e in entries[len(space.root[axis]) :]
+        if (i := space.number.get((axis, e))) is not None
+    ]  # fmt: skip
+    for _ in range(1 + int(rng.geometric(0.5))):
+        change, at = int(rng.integers(3)), int(rng.integers(len(order) + 1))
+        if change == 0 or not order:
+            order.insert(at, int(rng.integers(len(space.actions))))
+        elif change == 1:
+            order.pop(at % len(order))
+        else:
+            order.insert(at % len(order), order.pop(int(rng.integers(len(order)))))
+    return order
+
+
+def _is_legal(space: Space, state: State, action: int) -> bool:
+    axis, entry = space.actions[action]
+    entries = state[axis]
+    late = sum(e.scope == UPDATES for e in entries)
+    if any(e.group == entry.group for e in entries):
+        return False
+    return late < MAX_UPDATES if entry.scope == UPDATES else not late
 
 
 def backup(tree: Tree, path: Sequence[tuple[int, int]], score: float) -> None:

@@ -58,6 +58,7 @@ class Space:
                     self.actions.append(Action(axis, Entry(g, bits)))
                     if g in updated and g in held:
                         self.actions.append(Action(axis, Entry(g, bits, UPDATES)))
+        self.number = {action: i for i, action in enumerate(self.actions)}
         self.twins = symmetric_axes(model)
 
     def legal(self, state: State) -> list[int]:
@@ -77,7 +78,7 @@ class Space:
 
     def contains(self, state: State) -> bool:
         """Whether appends lead from the root to this state."""
-        known = set(self.actions)
+        known = self.number
         for axis, (entries, fixed) in enumerate(zip(state, self.root, strict=True)):
             if entries[: len(fixed)] != fixed:
                 return False

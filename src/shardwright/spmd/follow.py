@@ -7,7 +7,7 @@ independent, so this choice is exact; the caller memoises it per class.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 from typing import NamedTuple, Protocol
 
@@ -22,12 +22,62 @@ class Prices(Protocol):
     """What compute and movement cost."""
 
     axis_sizes: tuple[int, ...]
+    routes: Routes
 
     def move_s(self, move: Move) -> float: ...
 
     def compute_s(
         self, op: OpClass, local: Sequence[int], slot_bytes: Sequence[int]
     ) -> float: ...
+
+
+class Route(NamedTuple):
+    """The way of one layout from one placement to another."""
+
+    moves: list[Move]
+    seconds: float
+
+
+class Routes:
+    """Routes and local sizes, each worked out once."""
+
+    def __init__(self, axis_sizes: tuple[int, ...], move_s: Callable[[Move], float]) -> None:
+        self._axis_sizes, self._move_s = axis_sizes, move_s
+        self._known: dict[object, Route] = {}
+        self._bytes: dict[tuple[int, Placement], int] = {}
+
+    def bytes(self, slot: Slot, placement: Placement) -> int:
+        """Bytes of one device's part of a slot."""
+        key = (slot.layout_index, placement)
+        size = self._bytes.get(key)
+        if size is None:
+            size = self._bytes[key] = slot.layout.local_bytes(placement, self._axis_sizes)
+        return size
+
+    def reshard(self, slot: Slot, have: Placement, need: Placement) -> Route:
+        """From stored to needed."""
+        if have == need:
+            return _NOWHERE
+        key = (slot.layout_index, have, need)
+        route = self._known.get(key)
+        if route is None:
+            moves = reshard(slot.layout, have, need, self._axis_sizes)
+            route = self._known[key] = Route(moves, sum(self._move_s(m) for m in moves))
+        return route
+
+    def reduce(
+        self, slot: Slot, made: Placement, rounds: tuple[tuple[int, ...], ...], want: Placement
+    ) -> Route:
+        """From partial sums to stored."""
+        key = (slot.layout_index, made, rounds, want)
+        route = self._known.get(key)
+        if route is None:
+            moves = reduction(slot.layout, made, rounds, want, self._axis_sizes)
+            route = self._known[key] = Route(moves, sum(self._move_s(m) for m in moves))
+        return route
+
+
+_NOWHERE = Route([], 0.0)
 
 
 class Choice(NamedTuple):
@@ -53,32 +103,35 @@ class Choice(NamedTuple):
 
 def choose(op: OpClass, stored: Sequence[Placement], prices: Prices) -> Choice:
     """The cheapest way to compute `op` when its slots are stored like this; ties keep order."""
-    axes = range(len(prices.axis_sizes))
-    options: list[list[int]] = []
-    for a in axes:
-        seen: dict[int, None] = {}
-        for slot, placement in zip(op.slots, stored, strict=True):
-            if placement[a] != WHOLE:
-                atom = slot.to_op[placement[a]]
-                if atom != NO_ATOM and op.splittable[atom]:
-                    seen[atom] = None
-        options.append(list(seen))
-    first = tuple(o[0] if o else WHOLE for o in options)
-    if all(len(o) <= 1 for o in options) and all(
-        a == WHOLE or op.kinds[a] == PASS for a in first
+    options = _options(op, stored, len(prices.axis_sizes))
+    first = tuple([o[0] if o else WHOLE for o in options])
+    if all([len(o) <= 1 for o in options]) and all(
+        [a == WHOLE or op.kinds[a] == PASS for a in first]
     ):
         needs = [_needed(slot, first) for slot in op.slots]
-        if all(need == have for need, have in zip(needs, stored, strict=True)):
-            return _priced(op, first, stored, prices)  # everything is where it is needed
-    best: Choice | None = None
+        if needs == list(stored):
+            return _choice(op, first, stored, prices)  # everything is where it is needed
+    best, best_s = None, float("inf")
     for claims in product(*([*o, WHOLE] for o in options)):
-        if not _possible(op, claims, prices.axis_sizes):
-            continue
-        choice = _priced(op, claims, stored, prices)
-        if best is None or choice.total_s < best.total_s - 1e-15:
-            best = choice
+        if _possible(op, claims, prices.axis_sizes):
+            seconds = _choice(op, claims, stored, prices)
+            total = seconds.total_s
+            if total < best_s - 1e-15:
+                best, best_s = seconds, total
     assert best is not None  # splitting nothing is always possible
     return best
+
+
+def _options(op: OpClass, stored: Sequence[Placement], axes: int) -> list[list[int]]:
+    """For each axis the op atoms that some slot gives it, in the order of the slots."""
+    options: list[list[int]] = [[] for _ in range(axes)]
+    for slot, placement in zip(op.slots, stored, strict=True):
+        for a, j in enumerate(placement):
+            if j != WHOLE:
+                atom = slot.to_op[j]
+                if atom != NO_ATOM and op.splittable[atom] and atom not in options[a]:
+                    options[a].append(atom)
+    return options
 
 
 def sums_at_once(rule: Rule) -> bool:
@@ -98,7 +151,12 @@ def sums_at_once(rule: Rule) -> bool:
 
 
 def _needed(slot: Slot, claims: Placement) -> Placement:
-    return tuple(slot.to_op.index(c) if c != WHOLE and c in slot.to_op else WHOLE for c in claims)
+    known = slot.needed.get(claims)
+    if known is None:
+        known = slot.needed[claims] = tuple(
+            slot.to_op.index(c) if c != WHOLE and c in slot.to_op else WHOLE for c in claims
+        )
+    return known
 
 
 def _possible(op: OpClass, claims: Sequence[int], axis_sizes: Sequence[int]) -> bool:
@@ -128,57 +186,59 @@ def _local(op: OpClass, claims: Placement, axis_sizes: Sequence[int]) -> list[in
     return left
 
 
-def _priced(op: OpClass, claims: Placement, stored: Sequence[Placement], prices: Prices) -> Choice:
-    """The cost of computing `op` with these claims."""
-    sizes = prices.axis_sizes
-    count = len(op.operands)
-    needs = tuple(_needed(slot, claims) for slot in op.operands)
-    result_kinds = [op.kinds[c] if c != WHOLE else PASS for c in claims]
-    in_results = {k for slot in op.results for k in slot.to_op}
-    partial = tuple(
+def _choice(op: OpClass, claims: Placement, stored: Sequence[Placement], prices: Prices) -> Choice:
+    """The way and the cost of computing `op` with these claims."""
+    count, routes = len(op.operands), prices.routes
+    needs = tuple([_needed(slot, claims) for slot in op.operands])
+    produced = tuple([_needed(slot, claims) for slot in op.results])
+    partial = tuple([
         a for a, c in enumerate(claims)
-        if c != WHOLE and result_kinds[a] not in (PASS, PERMUTES) and c not in in_results
-    )  # fmt: skip
-    produced = tuple(_needed(slot, claims) for slot in op.results)
-    rounds = _rounds(op, claims, partial)
-    operand_moves = tuple(
-        reshard(slot.layout, have, need, sizes)
-        for slot, have, need in zip(op.operands, stored[:count], needs, strict=True)
-    )
-    result_moves = tuple(
-        reduction(slot.layout, made, rounds, want, sizes) if partial
-        else reshard(slot.layout, made, want, sizes)
-        for slot, made, want in zip(op.results, produced, stored[count:], strict=True)
-    )  # fmt: skip
+        if c != WHOLE and op.kinds[c] not in (PASS, PERMUTES) and c not in op.in_results
+    ])  # fmt: skip
+    into = [routes.reshard(s, have, need) for s, have, need in zip(op.operands, stored, needs)]  # noqa: B905
+    if partial:
+        rounds = _rounds(op, claims, partial)
+        out = [
+            routes.reduce(s, made, rounds, want)
+            for s, made, want in zip(op.results, produced, stored[count:], strict=True)
+        ]
+    else:
+        out = [
+            routes.reshard(s, made, want)
+            for s, made, want in zip(op.results, produced, stored[count:], strict=True)
+        ]
     slot_bytes = [
-        slot.layout.local_bytes(p, sizes)
-        for slot, p in zip(op.slots, (*needs, *produced), strict=True)
+        routes.bytes(slot, p) for slot, p in zip(op.slots, (*needs, *produced), strict=True)
     ]
-    local = _local(op, claims, sizes)
+    local = _local(op, claims, prices.axis_sizes)
     exchanges = [
         Move(PERMUTE, (a,), _exchanged(op, c, local[c], slot_bytes), ())
         for a, c in enumerate(claims)
-        if result_kinds[a] == PERMUTES
+        if c != WHOLE and op.kinds[c] == PERMUTES
     ]
-    temp = sum(b for b, moves in zip(slot_bytes, (*operand_moves, *result_moves), strict=True) if moves)
+    temp = 0
+    for size, route in zip(slot_bytes, (*into, *out), strict=True):
+        if route.moves:
+            temp += size
     return Choice(
-        claims, needs, produced, partial, operand_moves, exchanges, result_moves,
+        claims, needs, produced, partial,
+        tuple([r.moves for r in into]), exchanges, tuple([r.moves for r in out]),
         prices.compute_s(op, local, slot_bytes),
-        tuple([sum([prices.move_s(m) for m in moves]) for moves in operand_moves]),
-        tuple([sum([prices.move_s(m) for m in moves]) for moves in result_moves]),
-        sum(prices.move_s(m) for m in exchanges),
-        temp,
+        tuple([r.seconds for r in into]), tuple([r.seconds for r in out]),
+        sum([prices.move_s(m) for m in exchanges]), temp,
     )  # fmt: skip
 
 
-def _rounds(op: OpClass, claims: Placement, partial: tuple[int, ...]) -> list[tuple[int, ...]]:
+def _rounds(
+    op: OpClass, claims: Placement, partial: tuple[int, ...]
+) -> tuple[tuple[int, ...], ...]:
     """The axes of each reduction, one after the other."""
     if sums_at_once(op.rule) or len(partial) <= 1:
-        return [partial]
+        return (partial,)
     by_atom: dict[int, list[int]] = {}
     for a in partial:
         by_atom.setdefault(claims[a], []).append(a)
-    return [tuple(axes) for axes in by_atom.values()]
+    return tuple(tuple(axes) for axes in by_atom.values())
 
 
 # A window reaches over this many rows of the neighbour's part.

@@ -72,7 +72,7 @@ class Layouts:
         self._group = np.full((count, width), groups, np.int64)  # [S, J], `groups` = no atom
         self._size = np.ones((count, width), np.int64)
         self._bit = np.full((count, width), self.bits.count, np.int64)  # last column: no bit
-        self._side = np.zeros((count, width), np.int64)
+        self._side = np.zeros((count, width), np.int32)
         self._left = np.zeros((count, width, width), bool)  # [S, J, K] K is left of J in its dim
         self._base = np.ones(count, np.float64)
         for s, layout in enumerate(self.table):
@@ -85,7 +85,10 @@ class Layouts:
                     self._left[s, j, k] = layout.atoms[k].dim == a.dim
         self._update = np.array([lay.update for lay in self.table], bool).reshape(1, count, 1)
         self._compound = bool(self._left.any())
-        self._decided = self._bit < self.bits.count
+        self._conflicted = np.nonzero(self._bit < self.bits.count)  # atoms that a bit decides
+        self._able = [
+            (self._size % n == 0) & (self._size >= n) for n in self.axis_sizes
+        ]  # [A][S, J] while nothing else splits the atom
 
     def place(self, states: Sequence[State]) -> tuple[np.ndarray, np.ndarray]:
         """(placements [B, S, A], local bytes [B, S]) of every layout in every state.
@@ -97,18 +100,30 @@ class Layouts:
         chosen = np.full((batch, count, axes), WHOLE, np.int64)
         left_over = np.broadcast_to(self._size, (batch, *self._size.shape)).copy()  # [B, S, J]
         for a, n in enumerate(self.axis_sizes):
-            every, update, bits = self.bits.ranks([s[a] for s in states])
-            rank = np.where(self._update, update[:, self._group], every[:, self._group])
-            flip = (bits[:, self._bit] ^ self._side) & self._decided
-            able = (left_over % n == 0) & (left_over >= n)
+            lists = [s[a] for s in states]
+            if not any(lists):
+                continue
+            every, update, bits = self.bits.ranks(lists)
+            rank = every[:, self._group]  # [B, S, J]
+            if update is not every:
+                rank = np.where(self._update, update[:, self._group], rank)
+            rows, cols = self._conflicted
+            rank[:, rows, cols] += bits[:, self._bit[rows, cols]] ^ self._side[rows, cols]
+            rank[:, ~self._able[a]] = _NEVER
+            for earlier in range(a):  # an atom split before may not divide any further
+                taken = chosen[:, :, earlier]
+                b, s = np.nonzero(taken != WHOLE)
+                j = taken[b, s]
+                rest = left_over[b, s, j]
+                stuck = (rest % n != 0) | (rest < n)
+                rank[b[stuck], s[stuck], j[stuck]] = _NEVER
             if self._compound:  # only a prefix of a compound dim can be split
-                able &= ~((left_over > 1)[:, :, None, :] & self._left).any(-1)
-            rank = np.where(able, 2 * rank + flip, 2 * _NEVER)
+                rank[((left_over > 1)[:, :, None, :] & self._left).any(-1)] = _NEVER
             best = rank.argmin(2)  # [B, S]
-            taken = np.take_along_axis(rank, best[:, :, None], 2)[:, :, 0] < 2 * _NEVER
-            chosen[:, :, a] = np.where(taken, best, WHOLE)
-            rows, cols = np.nonzero(taken)
-            left_over[rows, cols, best[rows, cols]] //= n
+            b, s = np.nonzero(np.take_along_axis(rank, best[:, :, None], 2)[:, :, 0] < _NEVER)
+            j = best[b, s]
+            chosen[b, s, a] = j
+            left_over[b, s, j] //= n
         return chosen, left_over.prod(2) * self._base
 
 
@@ -121,19 +136,30 @@ class _Bits:
         self.of_group = [g.conflict_sets for g in analysis.all_groups]
 
     def ranks(self, lists: Sequence[Sequence[tuple[int, int, int]]]) -> tuple[np.ndarray, ...]:
-        """For each list: rank of each group for all values, for updates only, and the bits."""
-        every = np.full((len(lists), self.group_count + 1), _NEVER, np.int64)
-        update = every.copy()
-        bits = np.zeros((len(lists), self.count + 1), np.int64)
+        """For each list: rank of each group for all values, for updates only, and the bits.
+
+        Ranks are even, so that a resolution can put one side of a conflict behind the other.
+        """
+        width = self.group_count + 1
+        every = [_NEVER] * (len(lists) * width)
+        scoped: list[tuple[int, int]] = []  # (place, rank) of entries for updates only
+        bits = np.zeros((len(lists), self.count + 1), np.int32)
         for b, entries in enumerate(lists):
             for position, (group, value, scope) in enumerate(entries):
-                if update[b, group] == _NEVER:
-                    update[b, group] = position
-                if scope != UPDATES and every[b, group] == _NEVER:
-                    every[b, group] = position
+                at = b * width + group
+                if scope == UPDATES:
+                    scoped.append((at, 2 * position))
+                elif every[at] == _NEVER:
+                    every[at] = 2 * position
                 for i, k in enumerate(self.of_group[group]):
                     bits[b, k] = value >> min(i, 30) & 1
-        return every, update, bits
+        table = np.array(every, np.int32).reshape(len(lists), width)
+        if not scoped:
+            return table, table, bits
+        update = list(every)
+        for at, rank in scoped:
+            update[at] = min(update[at], rank)
+        return table, np.array(update, np.int32).reshape(len(lists), width), bits
 
 
 def _fold(analysis: Analysis, bits: _Bits) -> tuple[list[Layout], np.ndarray]:

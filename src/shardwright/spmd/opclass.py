@@ -9,7 +9,7 @@ import numpy as np
 from shardwright.analysis.analysis import Analysis
 from shardwright.program.types import LITERAL, Op, Program
 from shardwright.rules.rule import REPLICATE, Rule
-from shardwright.spmd.layout import Layout, Layouts
+from shardwright.spmd.layout import Layout, Layouts, Placement
 
 
 class Slot(NamedTuple):
@@ -19,6 +19,7 @@ class Slot(NamedTuple):
     layout: Layout
     to_op: tuple[int, ...]  # [value atoms] op atom, or NO_ATOM where the op takes the dim apart
     dtype: Any
+    needed: dict[Placement, Placement]  # claims of the op -> placement of the slot, as they occur
 
 
 NO_ATOM = -1
@@ -28,7 +29,7 @@ class OpClass:
     """One class: the rule refined to atoms, and the layouts it works on."""
 
     __slots__ = (
-        "example", "index", "kinds", "key_layouts", "operands", "results", "rule", "sizes", "slots",
+        "example", "in_results", "index", "key_layouts", "kinds", "operands", "results", "rule", "sizes", "slots",
         "splittable",
     )  # fmt: skip
 
@@ -45,6 +46,7 @@ class OpClass:
         self.operands = operands  # literals left out
         self.results = results
         self.slots = operands + results
+        self.in_results = frozenset(k for slot in results for k in slot.to_op)
         self.key_layouts = tuple(slot.layout_index for slot in self.slots)
         self.example = example  # an op of this class
 
@@ -120,7 +122,7 @@ def _op_class(
             if not same:  # the reshape cuts where the dim has no seam: the op needs it whole
                 for k in theirs:
                     splittable[k] = False
-        return Slot(number, layout, tuple(to_op), program.values[value].dtype)
+        return Slot(number, layout, tuple(to_op), program.values[value].dtype, {})
 
     operands = tuple(
         slot(v, dims)

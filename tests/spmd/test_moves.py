@@ -1,0 +1,176 @@
+"""Moves: a table of what each change of placement costs, and every move played on real shards."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from shardwright.spmd.layout import WHOLE, Atom, Layout, Placement
+from shardwright.spmd.moves import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    ALL_TO_ALL,
+    PERMUTE,
+    REDUCE_SCATTER,
+    SLICE,
+    Move,
+    reduction,
+    reshard,
+)
+
+AG, AR, RS, A2A = ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, ALL_TO_ALL
+o = WHOLE
+
+
+def layout(*dims: tuple[int, ...]) -> Layout:
+    """A float32 value whose dims have these atoms."""
+    atoms = [
+        Atom(d, place, size, 10 * d + place, -1, 0)
+        for d, sizes in enumerate(dims)
+        for place, size in enumerate(sizes)
+    ]
+    return Layout(tuple(atoms), 4, 1, False, False)
+
+
+MATRIX = layout((8,), (16,))  # f32[8, 16]: 512 bytes
+HEADS = layout((8,), (2, 8))  # f32[8, (2, 8)]: 512 bytes
+
+
+@pytest.mark.parametrize(
+    "value, axes, stored, needed, moves",
+    [
+        # One axis: the table of the design.
+        (MATRIX, (4,), (0,), (0,), []),
+        (MATRIX, (4,), (0,), (o,), [(AG, (0,), 512)]),
+        (MATRIX, (4,), (0,), (1,), [(A2A, (0,), 512 // 4)]),
+        (MATRIX, (4,), (o,), (1,), [(SLICE, (0,), 512 // 4)]),
+        # Two axes: a slice first, so that less is gathered.
+        (MATRIX, (2, 4), (0, o), (o, 1), [(SLICE, (1,), 512 // 8), (AG, (0,), 512 // 4)]),
+        (MATRIX, (2, 4), (0, 1), (o, 1), [(AG, (0,), 512 // 4)]),
+        (MATRIX, (2, 4), (0, 1), (o, o), [(AG, (0,), 512 // 4), (AG, (1,), 512)]),
+        # Axes of one dim leave together: one collective over their product.
+        (MATRIX, (2, 4), (0, 0), (o, o), [(AG, (0, 1), 512)]),
+        (MATRIX, (2, 4), (0, 0), (1, 1), [(A2A, (0, 1), 512 // 8)]),
+        # The minor axis of a dim leaves alone ...
+        (MATRIX, (2, 4), (0, 0), (0, o), [(AG, (1,), 512 // 2)]),
+        # ... the major one cannot: what stays would not be contiguous.
+        (MATRIX, (2, 4), (0, 0), (o, 0), [(AG, (0, 1), 512), (SLICE, (1,), 512 // 4)]),
+        # Both atoms of a compound dim are one dim.
+        (HEADS, (2, 4), (1, 2), (o, o), [(AG, (0, 1), 512)]),
+        (HEADS, (2, 4), (1, 2), (1, o), [(AG, (1,), 512 // 2)]),
+        # Three and four axes.
+        (MATRIX, (2, 2, 2), (0, 0, 1), (o, o, o), [(AG, (0, 1), 512 // 2), (AG, (2,), 512)]),
+        (MATRIX, (2, 2, 2, 2), (0, 0, 1, 1), (1, 1, o, o),
+         [(AG, (0, 1, 2, 3), 512), (SLICE, (0, 1), 512 // 4)]),
+    ],
+)  # fmt: skip
+def test_reshard(
+    value: Layout, axes: tuple[int, ...], stored: Placement, needed: Placement, moves: list
+) -> None:
+    assert [m[:3] for m in reshard(value, stored, needed, axes)] == moves
+
+
+@pytest.mark.parametrize(
+    "axes, produced, rounds, stored, moves",
+    [
+        ((4,), (o,), [(0,)], (o,), [(AR, (0,), 512)]),
+        ((4,), (o,), [(0,)], (1,), [(RS, (0,), 512)]),
+        # Other axes keep their split: less is reduced.
+        ((2, 4), (0, o), [(1,)], (0, o), [(AR, (1,), 512 // 2)]),
+        ((2, 4), (0, o), [(1,)], (0, 1), [(RS, (1,), 512 // 2)]),
+        # Two axes in one reduction; scattered only when both are to split the result.
+        ((2, 4), (o, o), [(0, 1)], (o, o), [(AR, (0, 1), 512)]),
+        ((2, 4), (o, o), [(0, 1)], (0, 1), [(RS, (0, 1), 512)]),
+        ((2, 4), (o, o), [(0, 1)], (0, o), [(AR, (0, 1), 512), (SLICE, (0,), 512 // 2)]),
+        # One reduction after the other.
+        ((2, 4), (o, o), [(0,), (1,)], (o, 1), [(AR, (0,), 512), (RS, (1,), 512)]),
+        # What is reduced and moved elsewhere.
+        ((2, 4), (0, o), [(1,)], (1, o), [(AR, (1,), 256), (A2A, (0,), 256)]),
+    ],
+)
+def test_reduction(
+    axes: tuple[int, ...], produced: Placement, rounds: list, stored: Placement, moves: list
+) -> None:
+    assert [m[:3] for m in reduction(MATRIX, produced, rounds, stored, axes)] == moves
+
+
+# Every move is played: device -> set of elements.
+
+Shards = dict[tuple[int, ...], frozenset[int]]
+
+
+def shards(value: Layout, placement: Placement, axes: tuple[int, ...]) -> Shards:
+    """What each device holds: axes of one atom split it in mesh order."""
+    sizes = [a.size for a in value.atoms]
+    elements = np.arange(int(np.prod(sizes))).reshape(sizes)
+    out: Shards = {}
+    for at in itertools.product(*(range(n) for n in axes)):
+        part = elements
+        for axis, atom in enumerate(placement):
+            if atom != WHOLE:
+                part = np.array_split(part, axes[axis], axis=atom)[at[axis]]
+        out[at] = frozenset(part.ravel().tolist())
+    return out
+
+
+def group_of(device: tuple[int, ...], move: Move, axes: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """The devices that take part in a collective together with this one."""
+    return [
+        other for other in itertools.product(*(range(n) for n in axes))
+        if all(other[a] == device[a] for a in range(len(axes)) if a not in move.axes)
+    ]  # fmt: skip
+
+
+def valid(value: Layout, placement: Placement, axes: tuple[int, ...]) -> bool:
+    """Divides, and only prefixes of compound dims are split."""
+    left = [a.size for a in value.atoms]
+    for axis, atom in enumerate(placement):
+        if atom != WHOLE:
+            if left[atom] % axes[axis]:
+                return False
+            left[atom] //= axes[axis]
+    return all(
+        left[i] == 1
+        for j in set(placement) - {WHOLE}
+        for i in range(j)
+        if value.atoms[i].dim == value.atoms[j].dim
+    )
+
+
+VALUES = [layout((8,), (8,)), layout((2, 8), (8,)), layout((2, 2, 4)), layout((16,)), layout((4,), (4,), (4,))]
+AXES = [(2,), (4,), (2, 2), (2, 4), (4, 2), (2, 2, 2), (2, 2, 2, 2)]
+
+
+@settings(max_examples=400, deadline=None, derandomize=True)
+@given(data=st.data(), value=st.sampled_from(VALUES), axes=st.sampled_from(AXES))
+def test_every_move_can_be_made(data: st.DataObject, value: Layout, axes: tuple[int, ...]) -> None:
+    atom = st.integers(WHOLE, len(value.atoms) - 1)
+    placements = st.tuples(*[atom] * len(axes))
+    stored, needed = data.draw(placements), data.draw(placements)
+    assume(valid(value, stored, axes) and valid(value, needed, axes))
+    check(value, stored, needed, axes)
+
+
+def check(value: Layout, stored: Placement, needed: Placement, axes: tuple[int, ...]) -> None:
+    """Plays the moves: nobody receives what nobody in the group had."""
+    at = stored
+    for move in reshard(value, stored, needed, axes):
+        before, after = shards(value, at, axes), shards(value, move.after, axes)
+        assert valid(value, move.after, axes), move
+        sizes = value.local_bytes(at, axes), value.local_bytes(move.after, axes)
+        for dev, wanted in after.items():
+            senders = [dev] if move.kind == SLICE else group_of(dev, move, axes)
+            had = frozenset[int]().union(*(before[s] for s in senders))
+            assert wanted <= had, (move, "from", at)
+        if move.kind == ALL_GATHER:
+            assert move.bytes == sizes[1] > sizes[0]
+        elif move.kind in (ALL_TO_ALL, PERMUTE):
+            assert move.bytes == sizes[0] == sizes[1]
+        else:
+            assert move.kind == SLICE and move.bytes == sizes[1] < sizes[0]
+        at = move.after
+    assert at == needed
