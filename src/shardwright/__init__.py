@@ -1,6 +1,7 @@
 """Shardwright decides how to split a JAX program over a mesh of devices."""
 
 from shardwright.api import analyze, jit, partition
+from shardwright.check import check
 
 from shardwright.cost.devices import Device, devices
 from shardwright.errors import ShardwrightError
@@ -27,5 +28,5 @@ __version__ = "0.1.0"
 __all__ = [
     "FSDP", "ContextParallel", "DataParallel", "Device", "ExpertParallel", "Limit", "Megatron",
     "Mesh", "Pin", "Plan", "Replicate", "Search", "SequenceParallel", "ShardwrightError", "ZeRO",
-    "analyze", "devices", "jit", "load", "partition", "rule", "trace",
+    "analyze", "check", "devices", "jit", "load", "partition", "rule", "trace",
 ]  # fmt: skip

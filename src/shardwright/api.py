@@ -72,9 +72,9 @@ def partition(
     model.overrides = dict(found.overrides)
     record = build_record(
         program.name, model, found.state,
-        found=_describe(found, meshes, memory),
+        found=describe(found, meshes, memory),
         options={
-            "static_argnums": _numbers(static_argnums), "donate_argnums": _numbers(donate_argnums),
+            "static_argnums": numbers(static_argnums), "donate_argnums": numbers(donate_argnums),
             "labels": dict(labels or {}), "seed": seed,
             "tactics": [str(t) for t in tactics or ()],
         },
@@ -94,7 +94,7 @@ def _search(
     return model, search(model, **options), []
 
 
-def _describe(found: Found, meshes: list[dict[str, Any]], memory: float | None) -> dict[str, Any]:
+def describe(found: Found, meshes: list[dict[str, Any]], memory: float | None) -> dict[str, Any]:
     """What the search says about itself, as plain data."""
     proof = found.certificate
     return {
@@ -118,7 +118,7 @@ def _describe(found: Found, meshes: list[dict[str, Any]], memory: float | None) 
     }  # fmt: skip
 
 
-def _numbers(argnums: int | Sequence[int]) -> list[int]:
+def numbers(argnums: int | Sequence[int]) -> list[int]:
     return [argnums] if isinstance(argnums, int) else list(argnums)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -13,6 +14,7 @@ from shardwright.analysis.conflicts import Conflict, ConflictSet, find_conflicts
 from shardwright.analysis.groups import group_colors, group_sets
 from shardwright.analysis.labels import patterns, short_label, unique_labels
 from shardwright.analysis.names import batch_ops, name_nodes
+from shardwright.errors import ShardwrightError
 from shardwright.program.types import Program
 from shardwright.rules.rule import REPLICATE
 
@@ -137,8 +139,9 @@ def _describe(
         value, g = program.values[table.owner[row]], int(group_of_row[row])
         if value.path is not None:
             dims[g].append((value.path, int(table.dim[row])))
-            if value.bytes > largest[g][0]:
-                largest[g] = (value.bytes, value.path, int(table.dim[row]))
+            elements = math.prod(value.shape)  # not bytes: a wide moment is no larger than its weight
+            if elements > largest[g][0]:
+                largest[g] = (elements, value.path, int(table.dim[row]))
     first_row = np.full(count, -1, np.int64)
     for row in range(len(group_of_row) - 1, -1, -1):
         first_row[group_of_row[row]] = row
@@ -158,9 +161,14 @@ def _describe(
             names.append(f"{program.where(value.index)}[{int(table.dim[first_row[g]])}]")
     starred = [patterns(d) for d in dims]
     for wanted, pattern in labels.items():
-        for g in range(count):
-            if any(fnmatchcase(f"{p}[{d}]", _escape(pattern)) for p, d in dims[g]):
-                names[g] = wanted
+        matched = [g for g in range(count) if _holds(dims[g], pattern)]
+        if not matched:
+            raise ShardwrightError(
+                f"the label {wanted!r} fits no dim that can be split: {pattern}",
+                try_=", ".join(d[0] for d in starred if d) or "no label",
+            )
+        for g in matched:
+            names[g] = wanted
     names = unique_labels(names)
     looped = _loop_groups(program, colors, color_group)
     limit = TINY * int(total.max(initial=0))
@@ -186,6 +194,7 @@ def _loop_groups(program: Program, colors: Colors, color_group: np.ndarray) -> s
     return found
 
 
-def _escape(pattern: str) -> str:
-    """An fnmatch pattern in which only * is special."""
-    return pattern.replace("[", "[[]")
+def _holds(dims: list[tuple[str, int]], pattern: str) -> bool:
+    """Whether one of these argument dims fits a pattern in which only * is special."""
+    literal = pattern.replace("[", "[[]").replace("?", "[?]")
+    return any(fnmatchcase(f"{path}[{dim}]", literal) for path, dim in dims)

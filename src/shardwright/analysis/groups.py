@@ -3,8 +3,10 @@
 A color's structure is the multiset of its names: on which kind of value or op, at which dim,
 next to which other colors. It is hashed in two rounds (the second sees the neighbours' first),
 so colors whose neighbourhoods differ never share a hash. The first and last of a row of layers
-often lack a few names of the middle ones (no gradient of the input, say); such a near copy joins
-the group of the middle ones when it splits the same inputs and most of its names are the same.
+often lack some names of the middle ones (no gradient of the input, say); such a near copy joins
+the group of the middle ones when it splits the same inputs, most of its names are the same, and
+one of the two has next to nothing that the other has not: lacking names is no difference in kind,
+other names are.
 """
 
 from __future__ import annotations
@@ -20,8 +22,10 @@ from shardwright.analysis.conflicts import ConflictSet
 from shardwright.analysis.names import OpBatch
 from shardwright.program.types import Program
 
-# A near copy shares at least this part of its names with the group it joins.
+# A near copy shares at least this part of its names with the group it joins...
 NEAR = 0.7
+# ...and at most this part of the names of one of them is foreign to the other.
+FOREIGN = 0.05
 
 _M1, _M2, _STEP = (np.uint64(x) for x in (0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 0x9E3779B97F4A7C15))
 
@@ -141,8 +145,7 @@ def _join_near_copies(
         for g in alike:
             mine = names[leader[g]]
             for other in kept:
-                theirs = names[leader[other]]
-                if (mine & theirs).total() >= NEAR * (mine | theirs).total():
+                if _near(mine, names[leader[other]]):
                     joined[g] = other
                     break
             else:
@@ -150,19 +153,26 @@ def _join_near_copies(
     return joined
 
 
+def _near(a: Counter[int], b: Counter[int]) -> bool:
+    """Whether two colors have nearly the same names."""
+    shared = (a & b).total()
+    foreign = min(a.total(), b.total()) - shared
+    return shared >= NEAR * (a | b).total() and foreign <= FOREIGN * min(a.total(), b.total())
+
+
 def group_sets(program: Program, sets: Sequence[ConflictSet], color_group: np.ndarray) -> list[int]:
     """The group of each conflict set: same color group, same conflicts on the same kinds."""
-    seen: dict[tuple[int, int], int] = {}
+    seen: dict[tuple[int, frozenset[tuple[object, int]]], int] = {}
     out = []
     for s in sets:
         kinds: Counter[tuple[object, ...]] = Counter()
         for conflict, flip in zip(s.conflicts, s.flips, strict=True):
             if conflict.is_op:
                 op = program.ops[conflict.owner]
-                what: object = (op.name, id(op.rule), op.transposed)
+                what: object = (op.name, op.rule, op.transposed)
             else:
                 what = program.values[conflict.owner].type
             kinds[what, conflict.places, flip] += 1
-        key = (int(color_group[s.color]), hash(frozenset(kinds.items())))
+        key = (int(color_group[s.color]), frozenset(kinds.items()))
         out.append(seen.setdefault(key, len(seen)))
     return out

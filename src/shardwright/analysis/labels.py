@@ -6,15 +6,25 @@ import re
 from collections.abc import Sequence
 
 _INDEX = re.compile(r"\[(\d+)\]")
+_STAR = re.compile(r"\[\*\]")
 _TAIL = re.compile(r"([A-Za-z_]\w*)'?\]?(?:\[[\d*]+\])*$")
 
 
 def patterns(paths_dims: Sequence[tuple[str, int]]) -> list[str]:
     """Argument dims with the indices that vary starred: layers[*]['w1'][1]."""
-    out: dict[str, set[str]] = {}
+    found: dict[str, dict[tuple[str, ...], None]] = {}
     for path, dim in paths_dims:
-        out.setdefault(_INDEX.sub("[*]", path) + f"[{dim}]", set()).add(f"{path}[{dim}]")
-    return [next(iter(paths)) if len(paths) == 1 else star for star, paths in out.items()]
+        starred = _INDEX.sub("[*]", path) + f"[{dim}]"
+        found.setdefault(starred, {})[tuple(_INDEX.findall(path))] = None
+    out = []
+    for starred, indices in found.items():
+        columns = iter([set(column) for column in zip(*indices, strict=True)])
+        out.append(_STAR.sub(lambda star, columns=columns: _common(next(columns), star[0]), starred))
+    return out
+
+
+def _common(indices: set[str], otherwise: str) -> str:
+    return f"[{min(indices)}]" if len(indices) == 1 else otherwise
 
 
 def short_label(pattern: str) -> str:

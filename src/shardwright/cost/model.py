@@ -7,7 +7,7 @@ state is then a few array expressions and one dictionary look-up per class.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,12 +55,13 @@ class CostModel:
     """What any state of one program costs on one mesh of one device."""
 
     def __init__(
-        self, analysis: Analysis, mesh: Mesh, device: Device, *, overlap: float = 0.0
-    ) -> None:
+        self, analysis: Analysis, mesh: Mesh, device: Device, *, overlap: float = 0.0,
+        pinned: Mapping[int, Sequence[Sequence[int]]] | None = None,
+    ) -> None:  # fmt: skip
         program = analysis.program
         self.analysis, self.mesh, self.device, self.overlap = analysis, mesh, device, overlap
         self.prices = DevicePrices(mesh, device)
-        self.layouts = Layouts(analysis, mesh.sizes)
+        self.layouts = Layouts(analysis, mesh.sizes, pinned)
         self.classes = fold_ops(analysis, self.layouts)
         self.fusion = find_fusions(program)
         self.weights = weigh(program, self.classes, self.layouts.of_value)
@@ -78,7 +79,10 @@ class CostModel:
         self._temp_bundle = np.array([b for b, _ in places], np.int64)
         self._temp_place = np.array([i for _, i in places], np.int64)
         self._live = np.ascontiguousarray(self.points.live.T)
-        self.overrides: dict[int, Placement] = {}  # layout -> placement, from refinement
+        self.overrides: dict[int, Placement] = {  # layout -> placement: pins, then refinement
+            i: layout.pinned for i, layout in enumerate(self.layouts.table)
+            if layout.pinned is not None
+        }  # fmt: skip
 
     def _traffic(self) -> np.ndarray:
         """[layouts] seconds per byte that fused work moves through memory."""

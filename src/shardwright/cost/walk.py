@@ -15,6 +15,7 @@ from shardwright.analysis.analysis import Analysis
 from shardwright.cost.cost import Cost
 from shardwright.cost.liveness import NO_POINT
 from shardwright.cost.model import CostModel
+from shardwright.cost.prices import DevicePrices
 from shardwright.cost.roofline import stream_s
 from shardwright.program.types import LITERAL, NO_OP, TOP
 from shardwright.spmd.decisions import UPDATES, AxisList, State
@@ -66,13 +67,14 @@ class Walk:
 
     def _choices(self, stored: Sequence[Placement]) -> list[Choice | None]:
         """How each op is computed; None for loops and branches themselves."""
+        prices = DevicePrices(self.model.mesh, self.model.device)  # remembers nothing yet
         out: list[Choice | None] = []
         for c in self.ops.of_op.tolist():
             if c == NO_CLASS:
                 out.append(None)
                 continue
             one = self.ops.table[c]
-            out.append(choose(one, [stored[v] for v in one.key_layouts], self.model.prices))
+            out.append(choose(one, [stored[v] for v in one.key_layouts], prices))
         return out
 
     def _compute_s(self, choices: Sequence[Choice | None]) -> float:

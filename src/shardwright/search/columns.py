@@ -8,6 +8,7 @@ stands in the columns of an axis once for each such situation (a *variant*).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,10 +34,18 @@ class Columns:
     variant: list[dict[Earlier, int]]  # [layouts] situation -> variant
 
 
-def find_columns(space: Space, limit: int) -> list[Columns]:
-    """The columns of every axis, in mesh order; raises TooLarge above `limit` for one axis."""
+def find_columns(
+    space: Space, limit: int, layouts: Sequence[int] | None = None
+) -> list[Columns]:
+    """The columns of every axis, in mesh order; raises TooLarge above `limit` for one axis.
+
+    With `layouts`, the columns of those alone: a projection, and far fewer.
+    """
     model = space.model
-    situations: list[dict[Earlier, None]] = [{(): None} for _ in model.layouts.table]
+    wanted = set(range(len(model.layouts.table)) if layouts is None else layouts)
+    situations: list[dict[Earlier, None]] = [
+        {(): None} if i in wanted else {} for i in range(len(model.layouts.table))
+    ]
     out: list[Columns] = []
     for axis in range(len(model.mesh.sizes)):
         variants, variant_of = _variants(model, situations, axis)

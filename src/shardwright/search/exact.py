@@ -26,6 +26,8 @@ from shardwright.spmd.layout import WHOLE
 
 SAME = 1e-9  # costs closer than this are equal
 BATCH = 64
+# The bound for spaces with too many columns.
+MOST_COLUMNS_OF_BLOCK, MOST_STATES_OF_BLOCK, MOST_CHOICES_RELAXED = 200, 2_000, 3_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +63,8 @@ class Certificate:
 class Limits:
     """How much a proof may do."""
 
-    columns: int = 12_000  # per axis
-    choices: int = 30_000  # op classes looked at
+    columns: int = 40_000  # per axis
+    choices: int = 15_000  # op classes looked at
     evaluations: int = 20_000
     nodes: int = 4_000  # choices of columns for all axes but the last
 
@@ -102,8 +104,7 @@ class _Proof:
         try:
             self.columns = find_columns(self.space, self.limits.columns)
         except TooLarge:
-            bound = least_step_s(self.model) * self.scale
-            return self._certificate(bound, float("inf")), None
+            return self._certificate(self._relaxed() * self.scale, float("inf")), None
         covered = float(np.prod([float(len(c.lists)) for c in self.columns]))
         self.pricer = Pricer(self.model)
         self.blocks = find_blocks(find_terms(self.pricer), self.columns)
@@ -112,6 +113,26 @@ class _Proof:
         except _Spent:
             bound = self.floor
         return self._certificate(min(bound, self.incumbent), covered), self.better
+
+    def _relaxed(self) -> float:
+        """A bound for spaces with too many columns: every block gets its own best state."""
+        self.pricer = Pricer(self.model)
+        self.columns = []
+        self.blocks = find_blocks(find_terms(self.pricer), self.columns)
+        least = self._least_of_blocks()
+        total = max(float(least.sum()), least_step_s(self.model))
+        bounds = least.copy()
+        for i in sorted(range(len(self.blocks)), key=lambda i: -least[i]):
+            block = self.blocks[i]
+            try:
+                if self.pricer.calls > MOST_CHOICES_RELAXED or self.budget.expired():
+                    break
+                block.use(find_columns(self.space, MOST_COLUMNS_OF_BLOCK, block.layouts))
+                if np.prod([len(c.lists) for c in block.columns]) <= MOST_STATES_OF_BLOCK:
+                    bounds[i] = max(bounds[i], float(block.below(())[1].min()))
+            except TooLarge:
+                continue
+        return max(total, float(bounds.sum()))
 
     def _certificate(self, bound: float, covered: float) -> Certificate:
         done = self.objective.evaluations - self.first

@@ -23,7 +23,8 @@ NOT_EXPANDED = -1
 EXPLORE = 0.6  # weight of the prior against what was found below an action
 GREED = 0.5  # how much of an action's worth is the best found below it; the rest is the mean
 WIDEN, WIDEN_POWER = 4.0, 0.5  # actions looked at: WIDEN * visits ** WIDEN_POWER
-ROLLOUTS = 8  # completions evaluated in each simulation
+ROLLOUTS = 4  # completions drawn in each simulation
+EARLY, GUIDED = 0.4, 4.0  # after this part of the budget, so many guided completions for each
 ELITE, ELITE_BIAS = 16, 0.2  # kinds of good states that guide completions; how often the best
 TEMPERATURE = 0.05  # of the prior, in units of log seconds
 
@@ -79,8 +80,8 @@ def mcts(
     *,
     seed: int = 0,
     seeds: Sequence[State] = (),
-) -> State:
-    """The best state found; `seeds` are states (of known strategies) that join as macro-moves.
+) -> list[State]:
+    """The best states found, best first, each of its kind; `seeds` are states (of known strategies) that join as macro-moves.
 
     Stops at the budget, or when `budget.patience` evaluations brought nothing. Ctrl-C ends the
     search; the objective keeps the best so far.
@@ -100,7 +101,8 @@ def mcts(
         found = tree.score[leaf]
         if not tree.expanded[leaf]:
             expand(tree, space, objective, scale, leaf)
-        found = min(found, rollout(tree, space, objective, scale, leaf, rng))
+        share = GUIDED if objective.evaluations > first + budget.evaluations * EARLY else 0.0
+        found = min(found, rollout(tree, space, objective, scale, leaf, rng, share))
         backup(tree, path, float(found))
         idle = 0 if objective.evaluations > before else idle + 1
         if objective.best_s < best_s:
@@ -109,7 +111,7 @@ def mcts(
         elif objective.evaluations - max(best_at, first) > budget.patience:
             break
     assert objective.best is not None
-    return objective.best
+    return list(dict.fromkeys([objective.best, *[s for _, s in sorted(tree.elite.values())]]))
 
 
 def mirrors(space: Space, state: State | None) -> list[State]:
@@ -224,20 +226,21 @@ def expand(tree: Tree, space: Space, objective: Objective, scale: _Scale, node: 
 
 def rollout(
     tree: Tree, space: Space, objective: Objective, scale: _Scale, node: int,
-    rng: np.random.Generator,
+    rng: np.random.Generator, guided: float,
 ) -> float:  # fmt: skip
     """The best score of a few completions of a node, and of its children.
 
-    Half of them are drawn from the prior; half go on as one of the best states known does, with
-    changes: what helped elsewhere often helps here too.
+    Some are drawn from the prior. The others (`guided`, for each drawn one) go on as one of the
+    best states known does, with changes: what helped elsewhere often helps here too. Those find
+    good states but say little about the node, so they are not backed up.
     """
     actions = np.flatnonzero(tree.prior[node][: tree.stop] > 0)
     found = float(tree.score[tree.child[node, actions]].min(initial=tree.score[node]))
     ends: list[State] = []
     drawn: set[State] = set()
-    for n in range(ROLLOUTS):
+    for n in range(ROLLOUTS + int(ROLLOUTS * guided)):
         state = tree.states[node]
-        if n % 2 and tree.elite:
+        if n >= ROLLOUTS and tree.elite:
             wanted = _changed(space, tree.guide(rng), rng)
         else:
             wanted = _drawn(tree.prior[node][actions] + 0.02, actions, rng)
@@ -245,7 +248,7 @@ def rollout(
             if _is_legal(space, state, action):
                 state = space.after(state, action)
         ends.append(state)
-        if not n % 2:
+        if n < ROLLOUTS:
             drawn.add(state)
     fresh = [e for e in dict.fromkeys(ends) if not objective.knows(e)]
     if not fresh:

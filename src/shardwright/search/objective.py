@@ -54,6 +54,7 @@ class Objective:
         self.best_s = float("inf")
         self.smallest: tuple[float, State] | None = None  # the smallest peak seen
         self._by_state: dict[State, float] = {}
+        self._by_key: dict[bytes, float] = {}  # by placements: many lists mean the same
         self._progress, self._start = progress, time.monotonic()
 
     def __call__(self, states: Sequence[State]) -> np.ndarray:
@@ -72,18 +73,31 @@ class Objective:
         excess = np.where(over, peak_bytes / self.memory, 1.0)
         return np.where(over, OVER_MEMORY_S * excess, step_s)
 
-    def _evaluate(self, states: list[State]) -> None:
+    def _evaluate(self, given: list[State]) -> None:
+        """Works out new states; those whose placements are known cost nothing."""
+        placements, _ = self.model.place(given)
+        keys = [p.tobytes() for p in placements.astype(np.int8)]
+        first: dict[bytes, State] = {}
+        for key, state in zip(keys, given, strict=True):
+            if key not in self._by_key:
+                first.setdefault(key, state)
+        if first:
+            self._work_out(first)
+        self._by_state.update((s, self._by_key[k]) for k, s in zip(keys, given, strict=True))
+        self.report()
+
+    def _work_out(self, first: dict[bytes, State]) -> None:
+        states = list(first.values())
         costs = self.model.evaluate(states)
         values = self.penalised(costs.step_s, costs.peak_bytes)
         self.evaluations += len(states)
-        self._by_state.update(zip(states, values.tolist(), strict=True))
+        self._by_key.update(zip(first, values.tolist(), strict=True))
         low = int(np.argmin(costs.peak_bytes))
         if self.smallest is None or costs.peak_bytes[low] < self.smallest[0]:
             self.smallest = (float(costs.peak_bytes[low]), states[low])
         best = int(np.argmin(values))
         if values[best] < self.best_s:
             self.best_s, self.best = float(values[best]), states[best]
-        self.report()
 
     def report(self) -> None:
         """Tells the caller where the search stands."""

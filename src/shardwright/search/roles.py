@@ -102,7 +102,10 @@ def _batch(analysis: Analysis, groups_of: list[list[tuple[int, int]]]) -> tuple[
                 leading.setdefault(g, []).append(v)
     if not leading:
         return ()
-    first = max(leading, key=lambda g: (worth[g].activation_bytes - worth[g].argument_bytes, -g))
+    made = _made_by_dots(analysis, groups_of)
+    first = max(
+        leading, key=lambda g: (made.get(g, 0), worth[g].activation_bytes - worth[g].argument_bytes, -g)
+    )
     if worth[first].activation_bytes == 0:
         return ()
     roots = {_root(program, v) for v in leading[first]}
@@ -114,6 +117,17 @@ def _batch(analysis: Analysis, groups_of: list[list[tuple[int, int]]]) -> tuple[
     ]  # fmt: skip
     others.sort(key=lambda g: (-worth[g].activation_bytes, g))
     return (first, *others)
+
+
+def _made_by_dots(analysis: Analysis, groups_of: list[list[tuple[int, int]]]) -> dict[int, int]:
+    """For each group the bytes of the results of forward dots that hold it."""
+    program, made = analysis.program, dict[int, int]()
+    for op in program.ops:
+        if op.rule.unit == MATRIX and not is_backward(program, op):
+            for v in op.results:
+                for g in {g for g, _ in groups_of[v]}:
+                    made[g] = made.get(g, 0) + program.values[v].bytes
+    return made
 
 
 def _largest_leading(

@@ -26,6 +26,7 @@ from shardwright.spmd.layout import Placement
 # Budgets are counted in evaluations so that the same seed gives the same plan everywhere.
 EVALUATIONS_PER_S = 1000
 DEFAULT_SECONDS = 3.0
+REFINED = 3  # kinds of good states that are refined
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +119,11 @@ class _Run:
             self._note(f"best of {len(seeds)} strategies", float(values[best]))
         if space.actions:
             objective.stage = "tree search"
-            mcts(space, objective, self.budget, seed=self.seed, seeds=seeds)
+            kinds = mcts(space, objective, self.budget, seed=self.seed, seeds=seeds)
             self._note("tree search", objective.best_s)
             objective.stage = "refinement"
-            assert objective.best is not None
-            refine(space, objective, objective.best, self.budget)
+            for state in kinds[:REFINED]:
+                refine(space, objective, state, self.budget)
             self._note("refinement", objective.best_s)
         if exact:
             objective.stage = "proof"

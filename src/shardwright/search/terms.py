@@ -93,9 +93,15 @@ class Block:
     def __init__(self, layouts: frozenset[int], terms: list[Term], columns: list[Columns]) -> None:
         self.layouts = tuple(sorted(layouts))
         self.terms = terms
-        self._columns = columns
+        self.columns = columns
         self._below: dict[tuple[tuple[int, ...], ...], tuple[np.ndarray, np.ndarray]] = {}
         self._seen: dict[tuple[int, ...], tuple[np.ndarray, np.ndarray]] = {}
+
+    def use(self, columns: list[Columns]) -> None:
+        """Tabulates over these columns from now on."""
+        self.columns = columns
+        self._below.clear()
+        self._seen.clear()
 
     def below(self, earlier: tuple[tuple[int, ...], ...]) -> tuple[np.ndarray, np.ndarray]:
         """(number [columns], seconds [numbers]): the least seconds below each column.
@@ -107,7 +113,7 @@ class Block:
         if known is None:
             distinct, number = self.distinct(earlier)
             seconds = np.empty(len(distinct))
-            last = len(earlier) + 1 == len(self._columns)
+            last = len(earlier) + 1 == len(self.columns)
             for n, row in enumerate(distinct.tolist()):
                 now = (*earlier, tuple(row))
                 seconds[n] = self._exact(now) if last else self.below(now)[1].min()
@@ -116,7 +122,7 @@ class Block:
 
     def distinct(self, earlier: tuple[tuple[int, ...], ...]) -> tuple[np.ndarray, np.ndarray]:
         """(distinct rows of the next axis' columns on these layouts, which one each column is)."""
-        columns = self._columns[len(earlier)]
+        columns = self.columns[len(earlier)]
         situation = zip(*earlier, strict=True) if earlier else [()] * len(self.layouts)
         variants = tuple(
             columns.variant[i][tuple(s)] for i, s in zip(self.layouts, situation, strict=True)

@@ -7,7 +7,7 @@ mesh order.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -42,6 +42,7 @@ class Layout(NamedTuple):
     units: int  # elements that no atom covers (1 but for dims of size 0)
     border: bool  # an argument, constant or result: must divide evenly
     update: bool  # never feeds a contraction: may claim in scope UPDATES
+    pinned: Placement | None = None  # stored like this whatever the lists say
 
     def local_bytes(self, placement: Placement, axis_sizes: Sequence[int]) -> int:
         """Bytes of one device's part."""
@@ -58,10 +59,14 @@ class Layout(NamedTuple):
 class Layouts:
     """All layouts of a program, and the layout of each value."""
 
-    def __init__(self, analysis: Analysis, axis_sizes: Sequence[int]) -> None:
+    def __init__(
+        self, analysis: Analysis, axis_sizes: Sequence[int],
+        pinned: Mapping[int, Sequence[Sequence[int]]] | None = None,
+    ) -> None:  # fmt: skip
+        """`pinned` maps a value to the axes that split each of its dims, whatever the lists say."""
         self.axis_sizes = tuple(axis_sizes)
         self.bits = _Bits(analysis)
-        self.table, self.of_value = _fold(analysis, self.bits)
+        self.table, self.of_value = _fold(analysis, len(self.axis_sizes), pinned or {})
         self._arrays()
 
     def _arrays(self) -> None:
@@ -162,7 +167,9 @@ class _Bits:
         return table, np.array(update, np.int32).reshape(len(lists), width), bits
 
 
-def _fold(analysis: Analysis, bits: _Bits) -> tuple[list[Layout], np.ndarray]:
+def _fold(
+    analysis: Analysis, axes: int, pinned: Mapping[int, Sequence[Sequence[int]]]
+) -> tuple[list[Layout], np.ndarray]:
     """The distinct layouts and the layout of each value."""
     program, names = analysis.program, analysis.color_table.values
     decided: dict[tuple[int, int, int], tuple[int, int]] = {}
@@ -184,7 +191,7 @@ def _fold(analysis: Analysis, bits: _Bits) -> tuple[list[Layout], np.ndarray]:
         low, high = int(start[v.index]), int(start[v.index + 1])
         edge, late = v.index in border, update[v.index]
         key: tuple[object, ...] = (
-            id(v.type), edge, late, *groups[low:high], *sizes[low:high],
+            id(v.type), edge, late, pinned.get(v.index), *groups[low:high], *sizes[low:high],
             *[decided.get((v.index, dims[r], places[r])) for r in range(low, high)],
         )  # fmt: skip
         known = cache.get(key)
@@ -196,9 +203,22 @@ def _fold(analysis: Analysis, bits: _Bits) -> tuple[list[Layout], np.ndarray]:
             itemsize = getattr(v.type.dtype, "itemsize", 4)
             units = 0 if 0 in v.type.shape else 1
             layout = Layout(atoms, itemsize, units, edge, late)
+            if v.index in pinned:
+                layout = layout._replace(pinned=_pinned(layout, axes, pinned[v.index]))
             known = cache[key] = index.setdefault(layout, len(index))
         of_value[v.index] = known
     return list(index), of_value
+
+
+def _pinned(layout: Layout, axes: int, dims: Sequence[Sequence[int]]) -> Placement:
+    """The placement with these axes on each dim; several axes fill a dim's atoms in order."""
+    placement = [WHOLE] * axes
+    for d, on in enumerate(dims):
+        atoms = [j for j, a in enumerate(layout.atoms) if a.dim == d]
+        for i, axis in enumerate(on):
+            if atoms:
+                placement[axis] = atoms[min(i, len(atoms) - 1)]
+    return tuple(placement)
 
 
 def find_updates(program: Program) -> list[bool]:

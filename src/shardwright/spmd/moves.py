@@ -35,41 +35,126 @@ def reshard(
     """The moves from `stored` to `needed`: slices first, then all-to-alls, then all-gathers.
 
     An axis on the major side of a split dim cannot leave alone: what stays on the minor side
-    would no longer be contiguous. Then the whole dim is gathered and sliced again.
+    would no longer be contiguous. Then the whole dim is gathered and sliced again. One that
+    arrives there leaves the parts in another order: they are exchanged once more.
     """
     if stored == needed:
         return []
-    moves: list[Move] = []
-    at = stored
-    leaving = [a for a in range(len(at)) if at[a] != WHOLE and needed[a] != at[a]]
-    stuck = _stuck(layout, at, leaving)
+    axes = range(len(stored))
+    leaving = [a for a in axes if stored[a] != WHOLE and needed[a] != stored[a]]
+    stuck = _stuck(layout, stored, leaving)
+    swapped = [a for a in leaving if needed[a] != WHOLE and a not in stuck]
+    gathered = sorted({*leaving, *stuck} - {*swapped})
     early = [
-        a for a in range(len(at))
-        if at[a] == WHOLE and needed[a] != WHOLE and not any(at[b] == needed[a] for b in leaving)
+        a for a in axes
+        if stored[a] == WHOLE and needed[a] != WHOLE
+        and not any(stored[b] == needed[a] for b in leaving)
     ]  # fmt: skip
-    if early:
-        for a in early:
-            at = _put(at, [a], needed[a])
-        moves.append(Move(SLICE, tuple(early), layout.local_bytes(at, axis_sizes), at))
-    swaps: dict[tuple[int, int], list[int]] = {}
-    for a in leaving:
-        if needed[a] != WHOLE and a not in stuck:
-            swaps.setdefault((at[a], needed[a]), []).append(a)
-    for (_, to), axes in swaps.items():
-        size = layout.local_bytes(at, axis_sizes)
-        at = _put(at, axes, to)
-        moves.append(Move(ALL_TO_ALL, tuple(axes), size, at))
-    gathers: dict[int, list[int]] = {}
-    for a in range(len(at)):
-        if at[a] != WHOLE and (at[a] != needed[a] or a in stuck):
-            gathers.setdefault(layout.atoms[at[a]].dim, []).append(a)
-    for axes in gathers.values():
-        at = _put(at, axes, WHOLE)
-        moves.append(Move(ALL_GATHER, tuple(axes), layout.local_bytes(at, axis_sizes), at))
-    late = tuple(a for a in range(len(at)) if at[a] != needed[a])
-    if late:
-        moves.append(Move(SLICE, late, layout.local_bytes(needed, axis_sizes), needed))
+    for order in (  # the first is the cheapest, the last always possible
+        ((_slice, early), (_swap, swapped), (_gather, gathered)),
+        ((_gather, gathered), (_swap, swapped)),
+        ((_gather, sorted({*leaving, *stuck})),),
+    ):
+        moves: list[Move] = []
+        at = stored
+        for step, group in order:
+            moves += step(layout, at, group, needed, axis_sizes)
+            at = moves[-1].after if moves else at
+        late = [a for a in axes if at[a] != needed[a]]
+        moves += _slice(layout, at, late, needed, axis_sizes)
+        if _possible(layout, stored, moves, axis_sizes):
+            break
     return moves
+
+
+def _possible(
+    layout: Layout, at: Placement, moves: Sequence[Move], axis_sizes: Sequence[int]
+) -> bool:
+    """Whether each move leaves behind what is contiguous and has a sharding in JAX."""
+    for move in moves:
+        after = move.after
+        left = [a for a in range(len(at)) if at[a] != WHOLE and after[a] != at[a]]
+        if _stuck(layout, at, left) or not _splits(layout, after, axis_sizes):
+            return False
+        at = after
+    return True
+
+
+def _swap(
+    layout: Layout, at: Placement, axes: Sequence[int], needed: Placement,
+    axis_sizes: Sequence[int],
+) -> list[Move]:  # fmt: skip
+    """All-to-alls, one for each pair of atoms."""
+    pairs: dict[tuple[int, int], list[int]] = {}
+    for a in axes:
+        pairs.setdefault((at[a], needed[a]), []).append(a)
+    moves: list[Move] = []
+    for (_, to), together in pairs.items():
+        size = layout.local_bytes(at, axis_sizes)
+        minor = _minor(layout, at, together, to)
+        at = _put(at, together, to)
+        moves.append(Move(ALL_TO_ALL, tuple(together), size, at))
+        if minor:
+            moves.append(Move(PERMUTE, tuple(sorted({*together, *minor})), size, at))
+    return moves
+
+
+def _gather(
+    layout: Layout, at: Placement, axes: Sequence[int], needed: Placement,
+    axis_sizes: Sequence[int],
+) -> list[Move]:  # fmt: skip
+    """All-gathers, one for each dim."""
+    dims: dict[int, list[int]] = {}
+    for a in axes:
+        dims.setdefault(layout.atoms[at[a]].dim, []).append(a)
+    moves: list[Move] = []
+    for together in dims.values():
+        at = _put(at, together, WHOLE)
+        moves.append(Move(ALL_GATHER, tuple(together), layout.local_bytes(at, axis_sizes), at))
+    return moves
+
+
+def _slice(
+    layout: Layout, at: Placement, axes: Sequence[int], needed: Placement,
+    axis_sizes: Sequence[int],
+) -> list[Move]:  # fmt: skip
+    """The axes split what is whole: free, unless the parts are then held in another order."""
+    if not axes:
+        return []
+    after, crossed = at, set[int]()
+    for a in axes:
+        minor = _minor(layout, at, [a], needed[a])
+        crossed |= {a, *minor} if minor else set()
+        after = _put(after, [a], needed[a])
+    size = layout.local_bytes(after, axis_sizes)
+    moves = [Move(SLICE, tuple(axes), size, after)]
+    return [*moves, Move(PERMUTE, tuple(sorted(crossed)), size, after)] if crossed else moves
+
+
+def _minor(layout: Layout, at: Placement, axes: Sequence[int], atom: int) -> list[int]:
+    """Axes that stay on the minor side of where these arrive."""
+    to = layout.atoms[atom]
+    return [
+        b for b in range(len(at))
+        if at[b] != WHOLE and b not in axes and layout.atoms[at[b]].dim == to.dim
+        and (layout.atoms[at[b]].place, b) > (to.place, min(axes))
+    ]  # fmt: skip
+
+
+def _splits(layout: Layout, placement: Placement, axis_sizes: Sequence[int]) -> bool:
+    """Whether nobody is left without a part, and only prefixes of compound dims are split."""
+    left = [a.size for a in layout.atoms]
+    for axis, atom in enumerate(placement):
+        if atom != WHOLE:
+            if left[atom] < axis_sizes[axis]:
+                return False
+            left[atom] = -(-left[atom] // axis_sizes[axis])
+    return all(
+        left[i] == 1
+        for j in placement
+        if j != WHOLE
+        for i in range(j - layout.atoms[j].place, j)
+    )
 
 
 def _stuck(layout: Layout, at: Placement, leaving: Sequence[int]) -> set[int]:
@@ -99,10 +184,10 @@ def reduction(
     moves = [Move(ALL_REDUCE, axes, size, produced) for axes in rounds[:-1]]
     last = rounds[-1]
     if all(stored[a] != WHOLE for a in last):
-        scattered = produced
-        for a in last:
-            scattered = _put(scattered, [a], stored[a])
-        moves.append(Move(REDUCE_SCATTER, last, size, scattered))
-        return [*moves, *reshard(layout, scattered, stored, axis_sizes)]
+        split = _slice(layout, produced, last, stored, axis_sizes)
+        scattered = split[-1].after
+        if scattered == stored or _splits(layout, scattered, axis_sizes):
+            moves += [Move(REDUCE_SCATTER, last, size, scattered), *split[1:]]
+            return [*moves, *reshard(layout, scattered, stored, axis_sizes)]
     moves.append(Move(ALL_REDUCE, last, size, produced))
     return [*moves, *reshard(layout, produced, stored, axis_sizes)]

@@ -1,0 +1,354 @@
+"""The command line: parse, call, print, return a code.
+
+0: done, or equal, or verified; 1: plans differ, or a plan does not hold; 2: an error.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import re
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from shardwright.errors import ShardwrightError
+
+_UNITS = {"": 1.0, "B": 1.0, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
+_UNITS |= {"KIB": 2.0**10, "MIB": 2.0**20, "GIB": 2.0**30, "TIB": 2.0**40}
+
+
+class Commands(click.Group):
+    """Commands whose ShardwrightErrors are texts on stderr and exit code 2."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ShardwrightError as error:
+            click.echo(f"ShardwrightError: {error}", err=True)
+            ctx.exit(2)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="shardwright")
+def main() -> None:
+    """Decides how to split a JAX program over a mesh of devices."""
+
+
+# What users write ---------------------------------------------------------------------------
+
+
+def parse_mesh(text: str) -> dict[str, int] | int:
+    """{"data": 4, "model": 4} of data=4,model=4; a plain number is a device count."""
+    if text.strip().isdigit():
+        return int(text)
+    found: dict[str, int] = {}
+    for part in text.replace(" x ", ",").split(","):
+        name, _, size = part.strip().partition("=")
+        if not name or not size.strip().isdigit() or name in found:
+            raise ShardwrightError(f"cannot read mesh {text!r}", try_="data=4,model=4, or 16")
+        found[name.strip()] = int(size)
+    return found
+
+
+def parse_bytes(text: str | None) -> int | None:
+    """Bytes of 16GB, 15.5GiB or 16e9."""
+    if text is None:
+        return None
+    found = re.fullmatch(r"\s*([0-9.]+(?:e[0-9]+)?)\s*([a-z]*)\s*", text.lower())
+    unit = found.group(2).upper() if found else ""
+    if found is None or unit not in _UNITS:
+        raise ShardwrightError(f"cannot read memory {text!r}", try_="16GB, 15.5GiB or 16e9")
+    try:
+        return int(float(found.group(1)) * _UNITS[unit])
+    except ValueError:
+        raise ShardwrightError(f"cannot read memory {text!r}", try_="16GB") from None
+
+
+def parse_tactic(text: str) -> Any:
+    """The tactic that a baseline's name stands for: FSDP(data), ZeRO-2(data), Search."""
+    from shardwright import search
+
+    found = re.fullmatch(r"\s*([A-Za-z]+)(?:-(\d))?\s*(?:\((.*)\))?\s*", text)
+    names = [n for n in search.__all__ if isinstance(getattr(search, n), type)]
+    names = [n for n in names if issubclass(getattr(search, n), search.Tactic) and n != "Tactic"]
+    if found is None or found.group(1) not in names:
+        raise ShardwrightError(f"unknown tactic {text!r}", try_=", ".join(names))
+    name, stage, inner = found.groups()
+    given: list[Any] = [part.strip().strip("'\"") for part in (inner or "").split(",")]
+    given = [int(part) if part.isdigit() else part for part in given if part]
+    if stage:
+        given.insert(0, int(stage))
+    if name == "Search":
+        given = [given] if given else []
+    try:
+        return getattr(search, name)(*given)
+    except TypeError:
+        raise ShardwrightError(f"cannot read tactic {text!r}", try_="FSDP(data)") from None
+
+
+def find_object(target: str) -> tuple[Any, Any]:
+    """(module, object) of FILE.py:NAME or package.module:NAME."""
+    where, colon, name = target.rpartition(":")
+    if not colon or not where or not name:
+        raise ShardwrightError(f"cannot read {target!r}", try_="train.py:train_step")
+    module = _import(where)
+    found: Any = module
+    for part in name.split("."):
+        if not hasattr(found, part):
+            near = difflib.get_close_matches(part, dir(found), n=3)
+            raise ShardwrightError(f"{where} has no {name!r}", try_=", ".join(near) or None)
+        found = getattr(found, part)
+    return module, found
+
+
+def _import(where: str) -> Any:
+    try:
+        if not where.endswith(".py"):
+            sys.path.insert(0, "")
+            return importlib.import_module(where)
+        path = Path(where)
+        if not path.is_file():
+            raise ShardwrightError(f"no file {where}", try_="a path from the current directory")
+        sys.path.insert(0, str(path.parent.resolve()))
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[path.stem] = module
+        spec.loader.exec_module(module)
+        return module
+    except ShardwrightError:
+        raise
+    except Exception as error:
+        _failed(f"cannot import {where}", error)
+
+
+def find_arguments(module: Any, text: str) -> tuple[Any, ...]:
+    """The arguments: of a function of the module, or an expression over its names."""
+    try:
+        found = eval(text, vars(module))
+        if callable(found):
+            found = found()
+    except ShardwrightError:
+        raise
+    except Exception as error:
+        _failed(f"cannot make the arguments {text!r}", error)
+    return tuple(found) if type(found) in (tuple, list) else (found,)
+
+
+def _failed(what: str, error: Exception) -> NoReturn:
+    """Raises what went wrong in the user's code, and where."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if "shardwright/cli" not in f.filename]
+    frames = [f for f in frames if "importlib" not in f.filename]
+    at = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else None
+    raise ShardwrightError(what, cause=f"{type(error).__name__}: {error}", at=at) from error
+
+
+# Shared options -----------------------------------------------------------------------------
+
+Command = Callable[..., Any]
+
+
+def _options(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    def apply(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return apply
+
+
+call_options = _options(
+    click.option("--args", "arguments", default="example_args", show_default=True, metavar="FUNCTION|EXPR",
+                 help="What gives the tuple of arguments; shapes are enough."),
+    click.option("--donate", type=int, multiple=True, metavar="N", help="An argument to donate."),
+    click.option("--static", type=int, multiple=True, metavar="N", help="A static argument."),
+)  # fmt: skip
+plan_options = _options(
+    click.option("--mesh", required=True, help="data=4,model=4, or a number of devices."),
+    click.option("--device", default="tpu-v5e", show_default=True, help="See `shardwright devices`."),
+    click.option("--memory", help="Per device, e.g. 16GB; all that it has if not given."),
+    click.option("--tactic", "tactics", multiple=True, help="What you know: 'FSDP(data)', 'Search'."),
+    click.option("--seconds", type=float, help="Roughly how long to search."),
+    click.option("--seed", type=int, default=0, show_default=True),
+    click.option("--save", type=click.Path(dir_okay=False), help="Write the plan as JSON."),
+    click.option("--html", type=click.Path(dir_okay=False), help="Write the plan as a page."),
+    click.option("--explain", is_flag=True, help="Say why, in words."),
+    click.option("--quiet", is_flag=True, help="Print no plan and no progress."),
+)  # fmt: skip
+
+
+def _progress(quiet: bool) -> Callable[[Any], None] | None:
+    """A line on a terminal's stderr, rewritten a few times a second."""
+    if quiet or not sys.stderr.isatty():
+        return None
+    shown = [0.0]
+
+    def show(p: Any) -> None:
+        now = time.monotonic()
+        if now - shown[0] > 0.2:
+            shown[0] = now
+            best = f"{p.best_s * 1e3:.4g} ms" if p.best_s < 1e8 else "nothing fits yet"
+            line = f"{p.stage}: {p.evaluations} plans priced, best {best}, {p.seconds:.0f} s"
+            click.echo(f"\r\x1b[K{line}", nl=False, err=True)
+
+    return show
+
+
+def _plan(fn: Any, args: tuple[Any, ...], given: dict[str, Any], **calls: Any) -> None:
+    """Plans, writes what was asked for, prints."""
+    from shardwright.api import partition
+
+    show = _progress(given["quiet"])
+    plan = partition(
+        fn, *args, mesh=parse_mesh(given["mesh"]), device=given["device"],
+        memory=parse_bytes(given["memory"]), seconds=given["seconds"], seed=given["seed"],
+        tactics=[parse_tactic(t) for t in given["tactics"]] or None, progress=show, **calls,
+    )  # fmt: skip
+    if show is not None:
+        click.echo("\r\x1b[K", nl=False, err=True)
+    if given["save"]:
+        plan.save(given["save"])
+    if given["html"]:
+        _write(given["html"], plan.to_html())
+    if not given["quiet"]:
+        click.echo(plan.explain() if given["explain"] else str(plan))
+
+
+def _write(path: str, text: str) -> None:
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ShardwrightError(f"cannot write {path}: {error.strerror}") from None
+
+
+# Commands -----------------------------------------------------------------------------------
+
+
+@main.command()
+@click.argument("target", metavar="FILE:FUNCTION")
+@call_options
+@plan_options
+def plan(target: str, arguments: str, donate: tuple[int, ...], static: tuple[int, ...], **given: Any) -> None:
+    """Plan one step of a function."""
+    module, fn = find_object(target)
+    args = find_arguments(module, arguments)
+    _plan(fn, args, given, donate_argnums=donate, static_argnums=static)
+
+
+@main.command()
+@click.argument("name", required=False)
+@click.option("--size", type=click.Choice(["tiny", "full"]), default="full", show_default=True)
+@click.option("--list", "listing", is_flag=True, help="List the programs.")
+@plan_options
+def zoo(name: str | None, size: str, listing: bool, **given: Any) -> None:
+    """Plan a model of the zoo, e.g. llama_scan_train."""
+    from shardwright.zoo import programs
+
+    known = programs(size)
+    if name not in known:
+        near = difflib.get_close_matches(name or "", known, n=3) or list(known)
+        raise ShardwrightError(f"no program {name!r} of size {size} in the zoo", try_=", ".join(near))
+    example = known[name]
+    _plan(example.fn, example.args, given, donate_argnums=example.donate_argnums)
+
+
+@main.command()
+@click.argument("path", metavar="PLAN.json")
+@click.option("--explain", is_flag=True, help="Say why, in words.")
+@click.option("--python", is_flag=True, help="Print a module that needs no Shardwright.")
+@click.option("--html", type=click.Path(dir_okay=False), help="Write the plan as a page.")
+def show(path: str, explain: bool, python: bool, html: str | None) -> None:
+    """Print a saved plan."""
+    from shardwright.plan import load
+
+    saved = load(path)
+    if html:
+        _write(html, saved.to_html())
+    elif python:
+        click.echo(saved.to_python(), nl=False)
+    else:
+        click.echo(saved.explain() if explain else str(saved))
+
+
+@main.command()
+@click.argument("old", metavar="A.json")
+@click.argument("new", metavar="B.json")
+def diff(old: str, new: str) -> None:
+    """What plan B does differently from plan A; exit code 1 when they differ."""
+    from shardwright.plan import load
+
+    text = load(old).diff(load(new))
+    if text:
+        click.echo(text)
+        raise click.exceptions.Exit(1)
+
+
+@main.command()
+@click.argument("target", metavar="FILE:FUNCTION")
+@click.argument("path", metavar="PLAN.json")
+@call_options
+def check(target: str, path: str, arguments: str, **_: Any) -> None:
+    """Whether a saved plan still is for this function; exit code 1 when not."""
+    from shardwright.plan import load
+
+    saved = load(path)
+    module, fn = find_object(target)
+    args = find_arguments(module, arguments)
+    try:
+        saved.bind(fn, *args)
+    except ShardwrightError as error:
+        click.echo(str(error))
+        raise click.exceptions.Exit(1) from None
+    click.echo(f"{path} is for {target}: {saved!r}")
+
+
+@main.command()
+@click.argument("target", metavar="FILE:FUNCTION")
+@click.argument("path", metavar="PLAN.json")
+@call_options
+@click.option("--target", "on", help="cpu:8, tpu:v5e:4x4, cuda:h100:2x8; this machine if not given.")
+@click.option("--run", is_flag=True, help="Also compare results with the unsharded function's.")
+def verify(target: str, path: str, arguments: str, on: str | None, run: bool, **_: Any) -> None:
+    """Compile a saved plan: predicted against compiled; exit code 1 when they disagree."""
+    from shardwright.plan import load
+
+    saved = load(path)
+    module, fn = find_object(target)
+    found = saved.bind(fn, *find_arguments(module, arguments)).verify(on, run=run)
+    click.echo(str(found))
+    if not found:
+        raise click.exceptions.Exit(1)
+
+
+@main.command()
+@click.argument("target", metavar="FILE:FUNCTION")
+@call_options
+def analyze(target: str, arguments: str, donate: tuple[int, ...], static: tuple[int, ...]) -> None:
+    """What can be decided about a function: its groups of dims that are split alike."""
+    from shardwright.api import analyze as analyze_function
+
+    module, fn = find_object(target)
+    args = find_arguments(module, arguments)
+    click.echo(str(analyze_function(fn, *args, donate_argnums=donate, static_argnums=static)))
+
+
+@main.command()
+def devices() -> None:
+    """The devices that Shardwright knows."""
+    from shardwright.cost.devices import devices as known
+    from shardwright.report.words import columns, human_bytes
+
+    rows = [("device", "bf16 FLOP/s", "memory", "memory/s", "link/s", "also called")]
+    for name, d in known().items():
+        rows.append((
+            name, f"{d.matrix_flops_per_s('bf16'):.3g}", human_bytes(d.usable_bytes),
+            human_bytes(d.memory_bytes_per_s), human_bytes(d.link_bytes_per_s), ", ".join(d.aliases),
+        ))  # fmt: skip
+    click.echo(columns(rows, right=(1, 2, 3, 4), indent=0))

@@ -1,0 +1,1 @@
+"""Plans for people: text, explanations, differences, HTML. Pure functions of a plan's record."""

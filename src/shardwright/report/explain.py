@@ -1,0 +1,185 @@
+"""Why a plan splits the program as it does, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from shardwright.report.facts import (
+    Baseline, Movement, Record, bound, cost_of, device_count, inapplicable, limit_bytes,
+    lines_that_move, matching_baseline, mesh_sizes, movements, next_best, ranked_baselines,
+    warnings,
+)  # fmt: skip
+from shardwright.report.pattern import pattern
+from shardwright.report.text import format_certificate
+from shardwright.report.words import change, human_bytes, human_seconds, percent, short_path, times
+
+# What a collective is there for, in a few words.
+PURPOSE = {
+    "all-gather": "pieces are put together before use",
+    "reduce-scatter": "partial sums are added, each device keeps a piece",
+    "all-reduce": "partial sums are added, every device keeps all of it",
+    "all-to-all": "the split moves from one dim to another",
+    "collective-permute": "neighbours exchange borders",
+}
+SOURCES = 2  # lines shown for each kind of movement
+
+
+def explain(record: Record) -> str:
+    """Why it is split like this: pattern, bound, movements, memory, what else was possible."""
+    sections = (
+        ("What", _what), ("Time", _time), ("Movements", _movements), ("Memory", _memory),
+        ("Instead", _instead), ("Proof", _proof), ("Warnings", _warnings),
+    )  # fmt: skip
+    blocks = []
+    for title, section in sections:
+        lines = list(section(record))
+        if lines:
+            blocks.append("\n".join([title, *(f"  {line}" for line in lines)]))
+    return "\n\n".join(blocks)
+
+
+def _what(record: Record) -> Iterator[str]:
+    yield f"{record['program']} on {device_count(record)} x {record['device']['name']}:"
+    yield f"{pattern(record)}."
+    same = matching_baseline(record)
+    if same:
+        yield f"This costs exactly what {same.name} costs."
+    split, whole, total = argument_bytes(record)
+    if total:
+        yield (
+            f"Of {human_bytes(total)} of arguments each device holds {human_bytes(split + whole)}"
+            + (f", {human_bytes(whole)} of it whole on every device." if whole else ".")
+        )
+
+
+def argument_bytes(record: Record) -> tuple[float, float, float]:
+    """(bytes held of split arguments, bytes held of whole ones, bytes of all) per device."""
+    sizes = mesh_sizes(record)
+    split = whole = total = 0.0
+    for path, text in record["arguments"].items():
+        size = type_bytes(text)
+        parts = 1
+        for axes in record["specs"][path]:
+            for axis in axes:
+                parts *= sizes[axis]
+        total += size
+        split += size / parts if parts > 1 else 0.0
+        whole += size if parts == 1 else 0.0
+    return split, whole, total
+
+
+def type_bytes(text: str) -> int:
+    """The bytes of a type as a record writes it: f32[8,4] -> 128; unknown dtypes count as 4."""
+    name, _, dims = text.partition("[")
+    digits = "".join(c for c in name.split("_")[0].split("e")[0] if c.isdigit())
+    bits = int(digits) if digits and not name.startswith("key") else {"bool": 8}.get(name, 32)
+    if name.startswith(("f8", "i8", "u8", "s8")):
+        bits = 8
+    size = max(bits, 8) // 8
+    for dim in dims.rstrip("]").split(","):
+        size *= int(dim) if dim.strip().isdigit() else 1
+    return size
+
+
+def _time(record: Record) -> Iterator[str]:
+    cost = cost_of(record)
+    yield (
+        f"{human_seconds(cost.step_s)} a step, {bound(record)}: {human_seconds(cost.compute_s)} of"
+        f" compute, {human_seconds(cost.link_s)} on the links"
+        + (f", {cost.overlap:.0%} of the shorter hidden." if cost.overlap else ", none hidden.")
+    )
+    if cost.link_s and cost.compute_s >= cost.link_s:
+        yield (
+            f"Perfect links would save {percent(cost.link_s, cost.step_s)};"
+            " the rest is arithmetic and memory traffic that some device must do."
+        )
+    elif cost.link_s:
+        yield (
+            f"Devices wait for data {percent(cost.link_s, cost.step_s)} of the time: a larger batch,"
+            " or fewer devices, would use them better."
+        )
+
+
+def _movements(record: Record) -> Iterator[str]:
+    if not record["collectives"]:
+        yield "Nothing moves between devices."
+    for m in movements(record):
+        yield (
+            f"{m.kind} over {'+'.join(m.axes)}: {human_seconds(m.seconds)},"
+            f" {human_bytes(m.bytes)} in {m.count:g} calls; {PURPOSE.get(m.kind, 'data moves')}"
+        )
+        rows = [r for r in lines_that_move(record) if (r["kind"], tuple(r["axes"])) == _key(m)]
+        for r in rows[:SOURCES]:
+            yield (
+                f"    {human_seconds(r['total_s'])} {r['source']}: {short_path(r['cause'])},"
+                f" {human_bytes(r['bytes'])} {times(r['count'])}"
+            )
+        if len(rows) > SOURCES:
+            rest = sum(r["total_s"] for r in rows[SOURCES:])
+            yield f"    {human_seconds(rest)} in {len(rows) - SOURCES} other places"
+
+
+def _key(m: Movement) -> tuple[str, tuple[str, ...]]:
+    return m.kind, m.axes
+
+
+def _memory(record: Record) -> Iterator[str]:
+    memory, limit, peak = record["memory"], limit_bytes(record), cost_of(record).peak_bytes
+    yield (
+        f"{human_bytes(peak)} of {human_bytes(limit)} per device"
+        f" ({percent(peak, limit)}), most at {memory['at']}:"
+    )
+    for buffer in memory["buffers"][:4]:
+        count = f"{buffer['count']} x " if buffer["count"] > 1 else ""
+        yield (
+            f"    {human_bytes(buffer['bytes'])} {buffer['kind']}: {count}{buffer['shape']}"
+            f" of {short_path(buffer['where'])}"
+        )
+
+
+def _instead(record: Record) -> Iterator[str]:
+    cost, rows = cost_of(record), ranked_baselines(record)
+    other = next_best(record)
+    faster = [b for b in rows if not b.fits and b.cost.step_s < cost.step_s]
+    if faster:
+        b = faster[0]
+        yield (
+            f"{b.name} would take {human_seconds(b.cost.step_s)}"
+            f" ({change(b.cost.step_s, cost.step_s)}) but needs {human_bytes(b.cost.peak_bytes)}"
+            f" per device: {human_bytes(b.cost.peak_bytes - limit_bytes(record))} too much."
+        )
+    if other is not None:
+        yield _compared(record, other)
+    unfit = sum(1 for b in rows if not b.fits)
+    missing = inapplicable(record)
+    if rows:
+        yield f"Of {len(rows)} named tactics {unfit} do not fit in memory."
+    for reason, names in sorted(missing.items(), key=lambda row: (-len(row[1]), row[0]))[:2]:
+        yield f"{len(names)} more do{'es' * (len(names) == 1)} not apply: {reason}."
+
+
+def _compared(record: Record, other: Baseline) -> str:
+    """What another tactic costs, and where the difference is."""
+    cost, theirs = cost_of(record), other.cost
+    head = f"{other.name} fits and would take {human_seconds(theirs.step_s)}"
+    compute, links = theirs.compute_s - cost.compute_s, theirs.link_s - cost.link_s
+    if theirs.step_s < cost.step_s:
+        why = "Your tactics do not allow it" if record["options"].get("tactics") else "Not chosen"
+        return f"{head}, {change(theirs.step_s, cost.step_s)}. {why}: search without them to get it."
+    parts = [
+        f"{human_seconds(abs(delta))} {'more' if delta > 0 else 'less'} {what}"
+        for what, delta in (("on the links", links), ("of compute", compute))
+        if abs(delta) > 0.01 * abs(theirs.step_s - cost.step_s)
+    ]
+    return f"{head}, {change(theirs.step_s, cost.step_s)}: {' and '.join(parts)}."
+
+
+def _proof(record: Record) -> Iterator[str]:
+    yield format_certificate(record).removeprefix("proof: ") + "."
+    yield f"{record['search']['evaluations']} plans were priced:"
+    for line in record["search"]["how"]:
+        yield f"    {line}"
+
+
+def _warnings(record: Record) -> Iterator[str]:
+    yield from warnings(record)

@@ -1,0 +1,175 @@
+"""The plan as one self-contained page: no network, no scripts, everything escaped."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jinja2
+
+from shardwright.report.eject import starred
+from shardwright.report.explain import explain
+from shardwright.report.facts import (
+    Record, bound, cost_of, device_count, inapplicable, limit_bytes, lines_that_move, mesh_sizes,
+    mesh_text, ranked_baselines, same_cost, warnings,
+)  # fmt: skip
+from shardwright.report.pattern import also_known_as, axis_pattern, pattern, roles
+from shardwright.report.text import format_certificate
+from shardwright.report.words import (
+    change, human_bytes, human_seconds, percent, short_path, spec_text, times,
+)  # fmt: skip
+
+KINDS = ("arguments", "optimiser state", "activations", "results", "temporaries")
+ROWS, CELLS = 16, 32  # of the drawn mesh, at most
+TACTICS, MOVES = 14, 60  # rows shown
+
+
+def to_html(record: Record) -> str:
+    """One page with everything the plan says."""
+    return _template().render(view(record))
+
+
+@functools.cache
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("shardwright.report", "templates"),
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined,
+    )  # fmt: skip
+    environment.filters |= {
+        "seconds": human_seconds, "bytes": human_bytes, "times": times, "short": short_path,
+        "spec": spec_text,
+    }  # fmt: skip
+    return environment.get_template("plan.html.j2")
+
+
+def view(record: Record) -> dict[str, Any]:
+    """What the template shows, in its order."""
+    cost, limit = cost_of(record), limit_bytes(record)
+    return {
+        "program": record["program"], "device": record["device"]["name"],
+        "count": device_count(record), "mesh": mesh_text(record), "pattern": pattern(record),
+        "tactic": also_known_as(record), "cost": cost, "limit": limit, "bound": bound(record),
+        "memory_share": percent(cost.peak_bytes, limit), "certificate": format_certificate(record),
+        "proof": record["certificate"], "warnings": warnings(record),
+        "grid": mesh_grid(record), "axes": _axes(record), "time": _time(record),
+        "memory": _memory(record), "peak_at": record["memory"]["at"],
+        "buffers": record["memory"]["buffers"][:12], "tactics": _tactics(record),
+        "inapplicable": inapplicable(record), "moves": lines_that_move(record)[:MOVES],
+        "moves_left": max(0, len(lines_that_move(record)) - MOVES),
+        "specs": _specs(record), "groups": _groups(record), "explanation": explain(record),
+        "fingerprint": record["fingerprint"], "ops": record["ops"],
+        "evaluations": record["search"]["evaluations"],
+    }  # fmt: skip
+
+
+def mesh_grid(record: Record) -> dict[str, Any]:
+    """The mesh as rows and columns: the first axis down, the others across."""
+    (first, rows), *rest = mesh_sizes(record).items()
+    if not rest:
+        first, rows, rest = "", 1, [(first, rows)]
+    across = 1
+    for _, size in rest:
+        across *= size
+    shown_rows, shown = min(rows, ROWS), min(across, CELLS)
+    inner = rest[-1][1] if len(rest) > 1 else across
+    return {
+        "down": f"{first} = {rows}" if first else "", "across": " x ".join(f"{n} = {s}" for n, s in rest),
+        "cells": [
+            {"x": c * 18 + (c // inner) * 8, "y": r * 18, "number": r * across + c}
+            for r in range(shown_rows) for c in range(shown)
+        ],
+        "width": shown * 18 + (max(shown - 1, 0) // inner) * 8, "height": shown_rows * 18,
+        "cut": rows > ROWS or across > CELLS,
+    }  # fmt: skip
+
+
+def _axes(record: Record) -> list[dict[str, Any]]:
+    """Per axis: its size, what it is used for, and what claims it."""
+    groups = {g["label"]: g for g in record["groups"]}
+    named, sizes = roles(record), mesh_sizes(record)
+    return [
+        {
+            "name": axis, "size": sizes[axis], "pattern": axis_pattern(entries, named),
+            "entries": [
+                {
+                    "label": e["group"], "role": named.get(e["group"], ""), "scope": e["scope"],
+                    "bits": e["bits"] if groups.get(e["group"], {}).get("bits") else None,
+                    "sizes": groups.get(e["group"], {}).get("sizes", []),
+                    "dims": groups.get(e["group"], {}).get("dims", []),
+                }
+                for e in entries
+            ],
+        }
+        for axis, entries in record["decisions"].items()
+    ]  # fmt: skip
+
+
+def _parts(rows: list[tuple[str, float]], whole: float) -> list[dict[str, Any]]:
+    """Parts of a bar: name, amount and share of the bar's width in percent."""
+    return [
+        {"name": name, "amount": amount, "width": round(100 * amount / whole, 3) if whole else 0}
+        for name, amount in rows
+        if amount
+    ]
+
+
+def _time(record: Record) -> list[dict[str, Any]]:
+    cost = cost_of(record)
+    both = cost.compute_s + cost.link_s
+    return _parts([("compute", cost.compute_s), ("links", cost.link_s)], both)
+
+
+def _memory(record: Record) -> dict[str, Any]:
+    """The peak by kind; the bar is as wide as the limit, or as the peak when that is more."""
+    kinds = record["memory"]["by_kind"]
+    order = [k for k in KINDS if k in kinds] + sorted(set(kinds) - set(KINDS))
+    limit, peak = limit_bytes(record), cost_of(record).peak_bytes
+    whole = max(limit, peak, 1)
+    return {
+        "parts": _parts([(kind, kinds[kind]) for kind in order], whole),
+        "limit_at": round(100 * limit / whole, 3),
+    }
+
+
+def _tactics(record: Record) -> dict[str, Any]:
+    """The plan and the fastest tactics as bars on one scale."""
+    cost, ranked = cost_of(record), ranked_baselines(record)
+    shown = ranked[:TACTICS]
+    first_fit = next((b for b in ranked if b.fits), None)
+    if first_fit is not None and first_fit not in shown:
+        shown.append(first_fit)
+    slowest = max([cost.step_s, *(b.cost.step_s for b in shown)])
+
+    def row(name: str, c: Any, fits: bool, mine: bool, also: tuple[str, ...] = ()) -> dict[str, Any]:
+        return {
+            "name": name, "cost": c, "fits": fits, "mine": mine, "also": also,
+            "compute": round(100 * c.compute_s / slowest, 3) if slowest else 0,
+            "links": round(100 * (c.step_s - c.compute_s) / slowest, 3) if slowest else 0,
+            "change": "" if mine else "the same" if same_cost(c, cost) else change(c.step_s, cost.step_s),
+        }  # fmt: skip
+
+    rows = [row("this plan", cost, cost.peak_bytes <= limit_bytes(record), True)]
+    rows += [row(b.name, b.cost, b.fits, False, b.also) for b in shown]
+    return {"rows": rows, "left": len(ranked) - len(shown), "all": len(ranked)}
+
+
+def _specs(record: Record) -> list[dict[str, Any]]:
+    """Arguments with their types and specs; repeated layers as one row."""
+    arguments = record["arguments"]
+    stars = starred({p: [*spec, [arguments[p]]] for p, spec in record["specs"].items()})
+    return [
+        {"path": path, "type": kind[0], "spec": spec, "whole": not any(spec)}
+        for path, (*spec, kind) in stars.items()
+    ]
+
+
+def _groups(record: Record) -> list[dict[str, Any]]:
+    named = roles(record)
+    used: dict[str, list[str]] = {}
+    for axis, entries in record["decisions"].items():
+        for entry in entries:
+            used.setdefault(entry["group"], []).append(axis)
+    return [
+        {**g, "role": named.get(g["label"], ""), "axes": used.get(g["label"], [])}
+        for g in record["groups"]
+    ]

@@ -1,0 +1,155 @@
+"""What print(plan) shows: the plan on one screen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from shardwright.report.facts import (
+    Record, bound, cost_of, device_count, inapplicable, limit_bytes, mesh_sizes, mesh_text,
+    lines_that_move, ranked_baselines, same_cost, warnings,
+)  # fmt: skip
+from shardwright.report.pattern import BATCH, RESIDUAL, SEQUENCE, also_known_as, axis_pattern, roles
+from shardwright.report.words import (
+    change, columns, human_bytes, human_seconds, listed, percent, short_path, times,
+)  # fmt: skip
+
+COLLECTIVES, BASELINES = 6, 7  # rows shown
+NOTES = {BATCH: "batch", SEQUENCE: "sequence", RESIDUAL: "residual stream"}
+LEAST = 1e-3  # smaller parts of the peak are not shown
+
+
+def format_plan(record: Record) -> str:
+    """The plan on one screen: decisions, cost, memory, movements, comparison, proof, warnings."""
+    blocks = [
+        f"{record['program']} on {device_count(record)} x {record['device']['name']},"
+        f" mesh {mesh_text(record)}",
+        format_decisions(record),
+        format_costs(record),
+        format_collectives(record),
+        format_baselines(record),
+        format_certificate(record),
+    ]
+    told = warnings(record)
+    if told:
+        blocks.append("\n".join(f"warning: {line}" for line in told))
+    return "\n\n".join(block for block in blocks if block)
+
+
+def format_decisions(record: Record) -> str:
+    """One block per axis: what it is used for, then the dims that claim it, in order."""
+    groups = {g["label"]: g for g in record["groups"]}
+    named, sizes = roles(record), mesh_sizes(record)
+    heads, rows = [], []
+    for axis, entries in record["decisions"].items():
+        heads.append((f"{axis}={sizes[axis]}", axis_pattern(entries, named)))
+        for i, entry in enumerate(entries):
+            group = groups.get(entry["group"], {"sizes": [], "dims": []})
+            notes = [NOTES.get(named.get(entry["group"], ""), "")]
+            notes.append("moments and gradients only" if entry["scope"] else "")
+            notes.append(f"resolution {entry['bits']}" if group.get("bits") else "")
+            dims = listed([short_path(d) for d in group["dims"]], 2)
+            rows.append((
+                axis if i == 0 else "", entry["group"], "/".join(map(str, group["sizes"][:2])),
+                ", ".join(n for n in notes if n) + (": " if any(notes) else "") + dims,
+            ))  # fmt: skip
+    name = also_known_as(record)
+    text = columns(heads, indent=0) + (f"\nin all: {name}" if name else "")
+    text += "\n\na value gives each axis to the first of these dims that it has\n"
+    text += columns(rows, right=(2,)) if rows else "  nothing is split"
+    if record["overrides"]:
+        text += f"\n  and {len(record['overrides'])} single layouts overridden by refinement"
+    return text
+
+
+def format_costs(record: Record) -> str:
+    """Seconds and bytes of one step on one device, and what they are made of."""
+    cost, memory, limit = cost_of(record), record["memory"], limit_bytes(record)
+    kinds = sorted(memory["by_kind"].items(), key=lambda row: (-row[1], row[0]))
+    kinds = [(kind, size) for kind, size in kinds if size >= LEAST * cost.peak_bytes]
+    step = cost.step_s
+    lines = [
+        f"predicted step  {human_seconds(step)}, {bound(record)}: compute"
+        f" {human_seconds(cost.compute_s)} ({percent(cost.compute_s, step)}), links"
+        f" {human_seconds(cost.link_s)} ({percent(cost.link_s, step)})",
+    ]
+    if cost.overlap:
+        lines.append(f"                {cost.overlap:.0%} of the shorter hides behind the longer")
+    lines += [
+        f"peak memory     {human_bytes(cost.peak_bytes)} of {human_bytes(limit)}"
+        f" ({percent(cost.peak_bytes, limit)}) at {memory['at']}",
+        "                " + ", ".join(f"{kind} {human_bytes(size)}" for kind, size in kinds),
+    ]
+    return "\n".join(lines)
+
+
+def format_collectives(record: Record, most: int = COLLECTIVES) -> str:
+    """The movements that take most seconds, with the user's line and the cause."""
+    rows = lines_that_move(record)
+    if not rows:
+        return "links: nothing moves between devices"
+    total = sum(c["total_s"] for c in rows)
+    shown = [
+        (
+            human_seconds(c["total_s"]), c["kind"], "+".join(c["axes"]),
+            human_bytes(c["bytes"]), times(c["count"]), f"{c['source']}: {short_path(c['cause'])}",
+        )
+        for c in rows[:most]
+    ]  # fmt: skip
+    left = rows[most:]
+    more = ""
+    if left:
+        rest = sum(c["total_s"] for c in left)
+        more = f"\n  ... and {len(left)} more, {human_seconds(rest)} together"
+    return f"links, {human_seconds(total)} in all\n{columns(shown, right=(0, 3, 4))}{more}"
+
+
+def format_baselines(record: Record, most: int = BASELINES) -> str:
+    """The plan among the named tactics, fastest first."""
+    rows = ranked_baselines(record)
+    if not rows:
+        return ""
+    cost = cost_of(record)
+    shown = rows[:most]
+    first_fit = next((b for b in rows if b.fits), None)
+    if first_fit is not None and first_fit not in shown:
+        shown = [*shown[:-1], first_fit]
+    table = [("this plan", human_seconds(cost.step_s), human_bytes(cost.peak_bytes), "")]
+    for b in shown:
+        notes = [] if b.fits else ["over memory"]
+        if same_cost(b.cost, cost):
+            notes.append("the same")
+        else:
+            notes.append(change(b.cost.step_s, cost.step_s))
+        table.append(
+            (b.name, human_seconds(b.cost.step_s), human_bytes(b.cost.peak_bytes), ", ".join(notes))
+        )
+    unfit = sum(1 for b in rows if not b.fits)
+    missing = sum(len(names) for names in inapplicable(record).values())
+    tail = [f"{len(rows) - len(shown)} more" if len(rows) > len(shown) else ""]
+    tail += [f"{unfit} of {len(rows)} over memory" if unfit else ""]
+    tail += [f"{missing} do not apply" if missing else ""]
+    note = "; ".join(t for t in tail if t)
+    return (
+        "against the named tactics\n"
+        + columns(table, right=(1, 2))
+        + (f"\n  ... {note}" if note else "")
+    )
+
+
+def format_certificate(record: Record) -> str:
+    """How good the plan provably is, in words."""
+    return "\n".join(_certificate(record))
+
+
+def _certificate(record: Record) -> Iterator[str]:
+    proof = record["certificate"]
+    space = "what your tactics leave open" if record["options"].get("tactics") else "the search space"
+    if proof["kind"] == "optimal":
+        yield f"proof: optimal; under the cost model nothing in {space} is faster and fits"
+    elif proof["kind"] == "gap" and proof["gap"] is not None:
+        yield (
+            f"proof: within {proof['gap']:.1%} of the optimum; under the cost model nothing in"
+            f" {space} takes less than {human_seconds(proof['lower_bound_s'])}"
+        )
+    else:
+        yield "proof: none; the search did not bound what else is possible"

@@ -1,0 +1,93 @@
+"""Numbers and rows as people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from shardwright.analysis.text import human_bytes
+
+__all__ = [
+    "change", "columns", "human_bytes", "human_seconds", "listed", "percent", "short_path", "spec_text",
+    "times",
+]  # fmt: skip
+
+
+def human_seconds(seconds: float) -> str:
+    """Three digits and a unit: 4.56 s, 349 ms, 12.0 us.
+
+    >>> human_seconds(0.34863)
+    '349 ms'
+    """
+    for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6), ("ns", 1e9)):
+        shown = seconds * scale
+        if shown >= 0.9995 or unit == "ns":
+            digits = max(0, 3 - len(str(int(round(shown, 2)))))
+            return f"{shown:.{min(digits, 2)}f} {unit}"
+    raise AssertionError
+
+
+def percent(part: float, whole: float) -> str:
+    """A share: 92%.
+
+    >>> percent(1, 8)
+    '12%'
+    """
+    return f"{part / whole:.0%}" if whole else "0%"
+
+
+def change(new: float, old: float) -> str:
+    """How much more or less, with enough digits to see it: +5.1%, -0.03%, x12.5.
+
+    >>> change(105.1, 100.0), change(99.97, 100.0), change(1250.0, 100.0)
+    ('+5.1%', '-0.03%', 'x12.5')
+    """
+    if not old:
+        return "" if not new else "new"
+    ratio = new / old - 1
+    if ratio >= 4:
+        return f"x{new / old:.3g}"
+    return f"{ratio:+.{1 if abs(ratio) >= 1e-3 else 2}%}"
+
+
+def short_path(path: str) -> str:
+    """A path without quotes: state.params['layers'][*]['w1'] -> state.params.layers[*].w1"""
+    return path.replace("['", ".").replace("']", "")
+
+
+def times(count: float) -> str:
+    """How often, as x64, or x2.5 where a branch is taken half of the time."""
+    return f"x{count:.0f}" if count == int(count) else f"x{count:.3g}"
+
+
+def listed(items: Sequence[str], most: int) -> str:
+    """The first few, and how many more: a, b, +3."""
+    more = [f"+{len(items) - most}"] if len(items) > most else []
+    return ", ".join([*items[:most], *more])
+
+
+def spec_text(spec: Sequence[Sequence[str]]) -> str:
+    """A PartitionSpec as JAX users write it.
+
+    >>> spec_text([["data"], [], ["data", "model"], []])
+    "P('data', None, ('data', 'model'))"
+    """
+    parts = [repr(d[0]) if len(d) == 1 else (repr(tuple(d)) if d else "None") for d in spec]
+    while parts and parts[-1] == "None":
+        parts.pop()
+    return f"P({', '.join(parts)})"
+
+
+def columns(rows: Iterable[Sequence[str]], *, right: Sequence[int] = (), indent: int = 2) -> str:
+    """Rows as aligned text; the columns in `right` are set flush right."""
+    table = [list(row) for row in rows]
+    if not table:
+        return ""
+    widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
+    lines = []
+    for row in table:
+        cells = [
+            cell.rjust(w) if i in right else cell.ljust(w)
+            for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append((" " * indent + "  ".join(cells)).rstrip())
+    return "\n".join(lines)

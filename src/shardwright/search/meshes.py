@@ -1,0 +1,119 @@
+"""Mesh shapes: given a number of devices, or axes with free sizes, which shape is best."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from shardwright.analysis.analysis import Analysis
+from shardwright.cost.cost import Cost
+from shardwright.cost.devices import Device
+from shardwright.cost.model import CostModel
+from shardwright.errors import ShardwrightError
+from shardwright.mesh import Mesh, completions, factorisations
+from shardwright.search.baselines import baselines
+from shardwright.search.objective import Budget, Objective, Progress
+from shardwright.search.refine import refine
+from shardwright.search.roles import find_roles
+from shardwright.search.search import Found, search
+from shardwright.search.space import Space
+from shardwright.search.tactics import Context, NotApplicable, Tactic
+
+SCREEN = Budget(evaluations=400)  # refinement of the best strategy on each shape
+KEPT = 3  # shapes that get a full search
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """One row of the table: a mesh, what the screen or the full search found on it."""
+
+    mesh: Mesh
+    cost: Cost | None  # None: it does not fit, or the device has no such slice
+    searched: bool = False
+    why: str = ""
+
+
+def candidate_meshes(mesh: Any, device: Device, devices: int | None = None) -> list[Mesh]:
+    """The meshes that a user's `mesh` allows: a count, axes with None for free sizes, or one mesh.
+
+    >>> candidate_meshes({"data": None, "model": 4}, device("tpu-v5e"), devices=16)
+    """
+    if isinstance(mesh, int) and not isinstance(mesh, bool):
+        ordered = device.topology == "switch" and mesh > device.devices_per_node > 1
+        return factorisations(mesh, ordered=ordered)
+    if isinstance(mesh, Mapping) and any(size is None for size in mesh.values()):
+        if devices is None:
+            raise ShardwrightError(
+                "a mesh with free sizes needs a number of devices", mesh=mesh, try_="devices=16"
+            )
+        return completions(mesh, devices)
+    return [Mesh.of(mesh)]
+
+
+def search_meshes(
+    analysis: Analysis,
+    meshes: Sequence[Mesh],
+    device: Device,
+    *,
+    memory: int | None = None,
+    tactics: Sequence[Tactic] | None = None,
+    seconds: float | None = None,
+    seed: int = 0,
+    progress: Callable[[Progress], None] | None = None,
+    overlap: float = 0.0,
+) -> tuple[CostModel, Found, list[Shape]]:
+    """(the model of the best mesh, what was found there, the table of all shapes).
+
+    Every shape is screened with the known strategies and a little refinement; the best few get
+    a full search. The analysis is shared.
+    """
+    options: dict[str, Any] = dict(
+        memory=memory, tactics=tactics, seconds=seconds, seed=seed, progress=progress
+    )
+    if len(meshes) == 1:
+        model = CostModel(analysis, meshes[0], device, overlap=overlap)
+        found = search(model, **options)
+        return model, found, [Shape(meshes[0], found.cost, True)]
+    rows: list[Shape] = []
+    models: dict[int, CostModel] = {}
+    screened: dict[int, float] = {}
+    for i, mesh in enumerate(meshes):
+        try:
+            models[i] = CostModel(analysis, mesh, device, overlap=overlap)
+            screened[i], cost = _screen(models[i], memory)
+        except ShardwrightError as error:
+            rows.append(Shape(mesh, None, why=error.what))
+            continue
+        fits = cost.peak_bytes <= (device.usable_bytes if memory is None else memory)
+        rows.append(Shape(mesh, cost if fits else None, why="" if fits else "over memory"))
+    best: tuple[float, int, Found] | None = None
+    failure: ShardwrightError | None = None
+    for i in sorted(screened, key=lambda i: (screened[i], i))[:KEPT]:
+        try:
+            found = search(models[i], **options)
+        except ShardwrightError as error:
+            failure = failure or error
+            rows[i] = replace(rows[i], searched=True, why=error.what)
+            continue
+        rows[i] = Shape(meshes[i], found.cost, True)
+        if best is None or found.cost.step_s < best[0]:
+            best = (found.cost.step_s, i, found)
+    if best is None:
+        raise failure or ShardwrightError(
+            "no mesh shape is possible", shapes=", ".join(map(str, meshes))
+        )
+    return models[best[1]], best[2], rows
+
+
+def _screen(model: CostModel, memory: int | None) -> tuple[float, Cost]:
+    """(objective, cost) of the best strategy on this mesh after a little refinement."""
+    memory = model.device.usable_bytes if memory is None else memory
+    objective = Objective(model, memory)
+    space = Space(model)
+    context = Context(model, find_roles(model.analysis))
+    known = [s for s in baselines(context).values() if not isinstance(s, NotApplicable)]
+    objective([space.root, *known])
+    assert objective.best is not None
+    refine(space, objective, objective.best, SCREEN)
+    return objective.best_s, model.cost(objective.best)

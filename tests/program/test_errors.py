@@ -1,0 +1,114 @@
+"""Bad input: one clear error each, compared whole."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from shardwright.errors import ShardwrightError
+from shardwright.program import trace
+
+X = jax.ShapeDtypeStruct((4, 8), jnp.float32)
+
+
+def f(x: Any, *, scale: float = 1.0) -> Any:
+    return x * scale
+
+
+def wrong_shapes(x: Any) -> Any:
+    y = jnp.sin(x)
+    return y @ y
+
+
+def helper(x: Any) -> Any:
+    raise ValueError("no such mode")
+
+
+def calls_helper(x: Any) -> Any:
+    return jax.vmap(helper)(x)
+
+
+def branches(x: Any) -> Any:
+    return x if x.sum() > 0 else -x
+
+
+def at(code: str) -> str:
+    """The line of an error that points at this code in this file."""
+    lines = Path(__file__).read_text().splitlines()
+    number = next(n for n, line in enumerate(lines, 1) if line.strip() == code)
+    return f"  at      test_errors.py:{number} `{code}`"
+
+
+ASK = "\n  try     call it under jax.make_jaxpr with the same arguments to see the full traceback"
+
+
+@pytest.mark.parametrize(
+    "fn, args, kwargs, text",
+    [
+        (
+            3, (X,), {},
+            "expected a function to partition, got int: 3\n"
+            "  try     pass the function itself, then its arguments: partition(train_step, state, batch)",
+        ),
+        (
+            X, (), {},
+            "expected a function to partition, got ShapeDtypeStruct:"
+            " ShapeDtypeStruct(shape=(4, 8), dtype=float32)\n"
+            "  try     pass the function itself, then its arguments: partition(train_step, state, batch)",
+        ),
+        (
+            f, (), {},
+            "the arguments do not fit f(x: Any, *, scale: float = 1.0) -> Any:"
+            " missing a required argument: 'x'\n"
+            "  try     pass the arguments exactly as you would call the function",
+        ),
+        (
+            f, (X, X), {},
+            "the arguments do not fit f(x: Any, *, scale: float = 1.0) -> Any:"
+            " too many positional arguments\n"
+            "  try     pass the arguments exactly as you would call the function",
+        ),
+        (
+            f, (X,), {"sclae": 2.0},
+            "the arguments do not fit f(x: Any, *, scale: float = 1.0) -> Any:"
+            " got an unexpected keyword argument 'sclae'\n"
+            "  try     pass the arguments exactly as you would call the function",
+        ),
+        (
+            wrong_shapes, (X,), {},
+            "wrong_shapes failed while being traced: TypeError: dot_general requires contracting"
+            " dimensions to have the same shape, got (8,) and (4,).\n"
+            + at("return y @ y") + ASK,
+        ),
+        (
+            calls_helper, (X,), {},
+            "calls_helper failed while being traced: ValueError: no such mode\n"
+            + at('raise ValueError("no such mode")') + ASK,
+        ),
+    ],
+)  # fmt: skip
+def test_text(fn: Any, args: Any, kwargs: Any, text: str) -> None:
+    with pytest.raises(ShardwrightError) as error:
+        trace(fn, *args, **kwargs)
+    assert str(error.value) == text
+
+
+def test_a_branch_on_data_names_the_users_line() -> None:
+    with pytest.raises(ShardwrightError) as error:
+        trace(branches, X)
+    assert error.value.what.startswith("branches failed while being traced: TracerBoolConversionError")
+    assert error.value.facts["at"] in at("return x if x.sum() > 0 else -x")
+
+
+def test_the_cause_is_kept() -> None:
+    with pytest.raises(ShardwrightError) as error:
+        trace(calls_helper, X)
+    assert isinstance(error.value.__cause__, ValueError)
+
+
+def test_a_result_that_is_no_array_is_kept_aside() -> None:
+    program = trace(lambda x: (x, "done", print), X)
+    assert program.output_paths == ("result[0]",)
+    assert program.signature.output.build([1]) == (1, "done", print)
