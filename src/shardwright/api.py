@@ -12,10 +12,10 @@ from shardwright.cost.devices import device as find_device
 from shardwright.cost.model import CostModel
 from shardwright.errors import ShardwrightError
 from shardwright.lowering.jit import PlannedFunction
-from shardwright.mesh import Mesh
 from shardwright.plan import Bound, Plan, build_record
 from shardwright.program.tracing import trace
-from shardwright.search import Found, Tactic, search
+from shardwright.search import Found, Tactic
+from shardwright.search.meshes import candidate_meshes, search_meshes
 
 
 def analyze(
@@ -49,15 +49,18 @@ def partition(
     static_argnums: int | Sequence[int] = (),
     progress: Callable[[Any], None] | None = None,
     labels: Mapping[str, str] | None = None,
+    devices: int | None = None,
     overlap: float = 0.0,
     **kwargs: Any,
 ) -> Plan:
     """The plan for one step of `fn` on a mesh of devices.
 
-    - `mesh`: {"data": 4, "model": 2}, a Mesh, a JAX mesh, or only a number of devices;
+    - `mesh`: {"data": 4, "model": 2}, a Mesh, a JAX mesh, or only a number of devices; with
+      {"data": None, "model": 4} and `devices=16` the free sizes are searched;
     - `memory`: bytes per device (all that the device has when None);
     - `tactics`: what you already know, e.g. [DataParallel("data"), Search(axes=["model"])];
-    - `seconds`: roughly how long to search; the same `seed` gives the same plan.
+    - `seconds`: roughly how long to search; the same `seed` gives the same plan;
+    - `overlap`: the part of the shorter of compute and links that hides behind the longer.
     """
     program = trace(                                    # ops, values, source lines, argument paths
         fn, *args, static_argnums=static_argnums, donate_argnums=donate_argnums, **kwargs
@@ -66,8 +69,8 @@ def partition(
     chip = find_device(device)
     tactics = [tactics] if isinstance(tactics, Tactic) else tactics
     model, found, meshes = _search(                     # the best decisions, and how good they are
-        analysis, mesh, chip, overlap, memory=_bytes(memory), tactics=tactics, seconds=seconds,
-        seed=seed, progress=progress,
+        analysis, mesh, chip, devices, memory=_bytes(memory), tactics=tactics, seconds=seconds,
+        seed=seed, progress=progress, overlap=overlap,
     )  # fmt: skip
     model.overrides = dict(found.overrides)
     record = build_record(
@@ -83,15 +86,21 @@ def partition(
 
 
 def _search(
-    analysis: Analysis, mesh: Any, device: Device, overlap: float, **options: Any
+    analysis: Analysis, mesh: Any, device: Device, devices: int | None, **options: Any
 ) -> tuple[CostModel, Found, list[dict[str, Any]]]:
     """(model, decisions, table of mesh shapes) for one mesh, or for the best of many."""
-    if isinstance(mesh, int) or (isinstance(mesh, Mapping) and None in mesh.values()):
-        from shardwright.search.meshes import search_meshes
-
-        return search_meshes(analysis, mesh, device, overlap=overlap, **options)
-    model = CostModel(analysis, Mesh.of(mesh), device, overlap=overlap)
-    return model, search(model, **options), []
+    model, found, shapes = search_meshes(
+        analysis, candidate_meshes(mesh, device, devices), device, **options
+    )
+    rows = [
+        {
+            "mesh": dict(row.mesh.shape), "searched": row.searched, "why": row.why,
+            "step_s": row.cost.step_s if row.cost else None,
+            "peak_bytes": row.cost.peak_bytes if row.cost else None,
+        }
+        for row in shapes
+    ]  # fmt: skip
+    return model, found, rows
 
 
 def describe(found: Found, meshes: list[dict[str, Any]], memory: float | None) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from shardwright.cost.breakdown import Breakdown, peak_breakdown
 from shardwright.cost.cost import Cost
 from shardwright.cost.devices import Device
 from shardwright.cost.devices import device as find_device
-from shardwright.cost.model import CostModel, model_ir
+from shardwright.cost.model import CostModel, model_collectives
 from shardwright.errors import ShardwrightError
 from shardwright.mesh import Mesh
 from shardwright.plan import Bound, Plan, build_record
@@ -95,7 +95,7 @@ def check(
     warnings += large_replicated(program, given)
     plan = _as_plan(fn, program, model, state, static_argnums, donate_argnums)
     better = _better(fn, program, analysis, axes, chip, limit, cost, seconds) if compare else None
-    rows = model_ir(model, state).collectives
+    rows = model_collectives(model, state)
     return Check(cost, breakdown, rows, warnings, plan, better)
 
 

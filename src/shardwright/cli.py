@@ -6,22 +6,18 @@
 from __future__ import annotations
 
 import difflib
-import importlib
-import importlib.util
-import re
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
+from shardwright.cli_input import (
+    find_arguments, find_object, parse_bytes, parse_mesh, parse_tactic,
+)  # fmt: skip
 from shardwright.errors import ShardwrightError
-
-_UNITS = {"": 1.0, "B": 1.0, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
-_UNITS |= {"KIB": 2.0**10, "MIB": 2.0**20, "GIB": 2.0**30, "TIB": 2.0**40}
 
 
 class Commands(click.Group):
@@ -39,115 +35,6 @@ class Commands(click.Group):
 @click.version_option(package_name="shardwright")
 def main() -> None:
     """Decides how to split a JAX program over a mesh of devices."""
-
-
-# What users write ---------------------------------------------------------------------------
-
-
-def parse_mesh(text: str) -> dict[str, int] | int:
-    """{"data": 4, "model": 4} of data=4,model=4; a plain number is a device count."""
-    if text.strip().isdigit():
-        return int(text)
-    found: dict[str, int] = {}
-    for part in text.replace(" x ", ",").split(","):
-        name, _, size = part.strip().partition("=")
-        if not name or not size.strip().isdigit() or name in found:
-            raise ShardwrightError(f"cannot read mesh {text!r}", try_="data=4,model=4, or 16")
-        found[name.strip()] = int(size)
-    return found
-
-
-def parse_bytes(text: str | None) -> int | None:
-    """Bytes of 16GB, 15.5GiB or 16e9."""
-    if text is None:
-        return None
-    found = re.fullmatch(r"\s*([0-9.]+(?:e[0-9]+)?)\s*([a-z]*)\s*", text.lower())
-    unit = found.group(2).upper() if found else ""
-    if found is None or unit not in _UNITS:
-        raise ShardwrightError(f"cannot read memory {text!r}", try_="16GB, 15.5GiB or 16e9")
-    try:
-        return int(float(found.group(1)) * _UNITS[unit])
-    except ValueError:
-        raise ShardwrightError(f"cannot read memory {text!r}", try_="16GB") from None
-
-
-def parse_tactic(text: str) -> Any:
-    """The tactic that a baseline's name stands for: FSDP(data), ZeRO-2(data), Search."""
-    from shardwright import search
-
-    found = re.fullmatch(r"\s*([A-Za-z]+)(?:-(\d))?\s*(?:\((.*)\))?\s*", text)
-    names = [n for n in search.__all__ if isinstance(getattr(search, n), type)]
-    names = [n for n in names if issubclass(getattr(search, n), search.Tactic) and n != "Tactic"]
-    if found is None or found.group(1) not in names:
-        raise ShardwrightError(f"unknown tactic {text!r}", try_=", ".join(names))
-    name, stage, inner = found.groups()
-    given: list[Any] = [part.strip().strip("'\"") for part in (inner or "").split(",")]
-    given = [int(part) if part.isdigit() else part for part in given if part]
-    if stage:
-        given.insert(0, int(stage))
-    if name == "Search":
-        given = [given] if given else []
-    try:
-        return getattr(search, name)(*given)
-    except TypeError:
-        raise ShardwrightError(f"cannot read tactic {text!r}", try_="FSDP(data)") from None
-
-
-def find_object(target: str) -> tuple[Any, Any]:
-    """(module, object) of FILE.py:NAME or package.module:NAME."""
-    where, colon, name = target.rpartition(":")
-    if not colon or not where or not name:
-        raise ShardwrightError(f"cannot read {target!r}", try_="train.py:train_step")
-    module = _import(where)
-    found: Any = module
-    for part in name.split("."):
-        if not hasattr(found, part):
-            near = difflib.get_close_matches(part, dir(found), n=3)
-            raise ShardwrightError(f"{where} has no {name!r}", try_=", ".join(near) or None)
-        found = getattr(found, part)
-    return module, found
-
-
-def _import(where: str) -> Any:
-    try:
-        if not where.endswith(".py"):
-            sys.path.insert(0, "")
-            return importlib.import_module(where)
-        path = Path(where)
-        if not path.is_file():
-            raise ShardwrightError(f"no file {where}", try_="a path from the current directory")
-        sys.path.insert(0, str(path.parent.resolve()))
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[path.stem] = module
-        spec.loader.exec_module(module)
-        return module
-    except ShardwrightError:
-        raise
-    except Exception as error:
-        _failed(f"cannot import {where}", error)
-
-
-def find_arguments(module: Any, text: str) -> tuple[Any, ...]:
-    """The arguments: of a function of the module, or an expression over its names."""
-    try:
-        found = eval(text, vars(module))
-        if callable(found):
-            found = found()
-    except ShardwrightError:
-        raise
-    except Exception as error:
-        _failed(f"cannot make the arguments {text!r}", error)
-    return tuple(found) if type(found) in (tuple, list) else (found,)
-
-
-def _failed(what: str, error: Exception) -> NoReturn:
-    """Raises what went wrong in the user's code, and where."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if "shardwright/cli" not in f.filename]
-    frames = [f for f in frames if "importlib" not in f.filename]
-    at = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else None
-    raise ShardwrightError(what, cause=f"{type(error).__name__}: {error}", at=at) from error
 
 
 # Shared options -----------------------------------------------------------------------------
@@ -243,17 +130,16 @@ def plan(target: str, arguments: str, donate: tuple[int, ...], static: tuple[int
 
 
 @main.command()
-@click.argument("name", required=False)
+@click.argument("name")
 @click.option("--size", type=click.Choice(["tiny", "full"]), default="full", show_default=True)
-@click.option("--list", "listing", is_flag=True, help="List the programs.")
 @plan_options
-def zoo(name: str | None, size: str, listing: bool, **given: Any) -> None:
+def zoo(name: str, size: str, **given: Any) -> None:
     """Plan a model of the zoo, e.g. llama_scan_train."""
     from shardwright.zoo import programs
 
     known = programs(size)
     if name not in known:
-        near = difflib.get_close_matches(name or "", known, n=3) or list(known)
+        near = difflib.get_close_matches(name, known, n=3) or list(known)
         raise ShardwrightError(f"no program {name!r} of size {size} in the zoo", try_=", ".join(near))
     example = known[name]
     _plan(example.fn, example.args, given, donate_argnums=example.donate_argnums)

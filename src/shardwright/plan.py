@@ -15,10 +15,10 @@ from shardwright.analysis.analysis import Analysis, analyze_program
 from shardwright.cost.breakdown import Breakdown, peak_breakdown
 from shardwright.cost.cost import Cost
 from shardwright.cost.devices import Device
-from shardwright.cost.model import CostModel, model_ir
+from shardwright.cost.model import CostModel, model_collectives, model_ir
 from shardwright.errors import ShardwrightError
 from shardwright.lowering.jit import PlannedFunction, jax_mesh, sharding
-from shardwright.lowering.steps import Steps, make_steps, partition_spec
+from shardwright.lowering.steps import Spec, Steps, border_specs, make_steps, partition_spec
 from shardwright.mesh import Mesh
 from shardwright.program.arguments import Signature, sign
 from shardwright.program.fingerprint import argument_types, fingerprint, result_types
@@ -297,7 +297,7 @@ def build_record(
 ) -> dict[str, Any]:
     """The plan as plain data."""
     program, analysis = model.analysis.program, model.analysis
-    steps, ir, cost = make_steps(model, state), model_ir(model, state), model.cost(state)
+    (inputs, outputs), cost = border_specs(model, state), model.cost(state)
     paths = [program.values[v].path or "" for v in program.inputs]
     return {
         "version": VERSION,
@@ -311,16 +311,16 @@ def build_record(
         "options": options,
         "decisions": _from_state(model.mesh, analysis, state),
         "overrides": {str(k): list(p) for k, p in sorted(model.overrides.items())},
-        "specs": {p: [list(d) for d in s] for p, s in zip(paths, steps.inputs, strict=True)},
+        "specs": {p: [list(d) for d in s] for p, s in zip(paths, inputs, strict=True)},
         "result_specs": {
             p: [list(d) for d in s]
-            for p, s in zip(program.output_paths, steps.outputs, strict=True)
+            for p, s in zip(program.output_paths, outputs, strict=True)
         },
         "cost": {
             "compute_s": cost.compute_s, "link_s": cost.link_s, "peak_bytes": cost.peak_bytes,
             "overlap": cost.overlap,
         },
-        "collectives": _merge(ir.collectives),
+        "collectives": _merge(model_collectives(model, state)),
         "memory": _memory(peak_breakdown(model, state), model),
         "groups": [
             {
@@ -331,7 +331,7 @@ def build_record(
             for g in analysis.groups
         ],
         "opaque": dict(sorted(program.opaque.items())),
-        "replicated": _large_replicated(program, steps),
+        "replicated": _large_replicated(program, inputs),
         **found,
     }  # fmt: skip
 
@@ -370,12 +370,12 @@ def _memory(breakdown: Breakdown, model: CostModel) -> dict[str, Any]:
     }
 
 
-def _large_replicated(program: Program, steps: Steps) -> list[dict[str, Any]]:
+def _large_replicated(program: Program, inputs: list[Spec]) -> list[dict[str, Any]]:
     """Arguments kept whole on every device, at least a thousandth of all argument bytes."""
     total = sum(program.values[v].bytes for v in program.inputs)
     rows = [
         {"path": program.values[v].path or "", "bytes": program.values[v].bytes}
-        for v, spec in zip(program.inputs, steps.inputs, strict=True)
+        for v, spec in zip(program.inputs, inputs, strict=True)
         if not any(spec) and program.values[v].bytes * 1000 >= max(total, 1)
     ]
     return sorted(rows, key=lambda r: (-r["bytes"], r["path"]))[:32]

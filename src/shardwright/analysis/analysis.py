@@ -12,7 +12,7 @@ import numpy as np
 from shardwright.analysis.colors import Colors, find_colors
 from shardwright.analysis.conflicts import Conflict, ConflictSet, find_conflicts, pair_conflicts
 from shardwright.analysis.groups import group_colors, group_sets
-from shardwright.analysis.labels import patterns, short_label, unique_labels
+from shardwright.analysis.labels import patterns, short_label, starred, unique_labels
 from shardwright.analysis.names import batch_ops, name_nodes
 from shardwright.errors import ShardwrightError
 from shardwright.program.types import Program
@@ -152,20 +152,20 @@ def _describe(
     bits: list[dict[int, None]] = [{} for _ in range(count)]
     for s, k in zip(sets, set_group, strict=True):
         bits[int(color_group[s.color])][k] = None
+    forms = [patterns(d) for d in dims]
     names = []
     for g in range(count):
         if largest[g][0] >= 0:
-            names.append(short_label(f"{largest[g][1]}[{largest[g][2]}]"))
+            names.append(short_label(forms[g][starred(largest[g][1], largest[g][2])]))
         else:
             value = program.values[table.owner[first_row[g]]]
             names.append(f"{program.where(value.index)}[{int(table.dim[first_row[g]])}]")
-    starred = [patterns(d) for d in dims]
     for wanted, pattern in labels.items():
         matched = [g for g in range(count) if _holds(dims[g], pattern)]
         if not matched:
             raise ShardwrightError(
                 f"the label {wanted!r} fits no dim that can be split: {pattern}",
-                try_=", ".join(d[0] for d in starred if d) or "no label",
+                try_=", ".join(next(iter(f.values())) for f in forms if f) or "no label",
             )
         for g in matched:
             names[g] = wanted
@@ -174,7 +174,7 @@ def _describe(
     limit = TINY * int(total.max(initial=0))
     return [
         Group(
-            g, names[g], tuple(starred[g]),
+            g, names[g], tuple(forms[g].values()),
             tuple(sorted(size_bytes[g], key=lambda s: (-size_bytes[g][s], -s))),
             tuple(members[g]), int(argument[g]), int(activation[g]), tuple(bits[g]),
             "loop" if g in looped else "tiny" if total[g] < limit else None,

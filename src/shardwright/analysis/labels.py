@@ -6,32 +6,34 @@ import re
 from collections.abc import Sequence
 
 _INDEX = re.compile(r"\[(\d+)\]")
-_STAR = re.compile(r"\[\*\]")
-_TAIL = re.compile(r"([A-Za-z_]\w*)'?\]?(?:\[[\d*]+\])*$")
+_NAME = re.compile(r"(?:^|\.|\[')([A-Za-z_]\w*)(?:'\])?")
 
 
-def patterns(paths_dims: Sequence[tuple[str, int]]) -> list[str]:
-    """Argument dims with the indices that vary starred: layers[*]['w1'][1]."""
+def starred(path: str, dim: int) -> str:
+    """An argument dim with every index starred: layers[*]['w1'][1]."""
+    return _INDEX.sub("[*]", path) + f"[{dim}]"
+
+
+def patterns(paths_dims: Sequence[tuple[str, int]]) -> dict[str, str]:
+    """Argument dims, by their starred form, with only the indices that vary starred."""
     found: dict[str, dict[tuple[str, ...], None]] = {}
     for path, dim in paths_dims:
-        starred = _INDEX.sub("[*]", path) + f"[{dim}]"
-        found.setdefault(starred, {})[tuple(_INDEX.findall(path))] = None
-    out = []
-    for starred, indices in found.items():
-        columns = iter([set(column) for column in zip(*indices, strict=True)])
-        out.append(_STAR.sub(lambda star, columns=columns: _common(next(columns), star[0]), starred))
+        found.setdefault(starred(path, dim), {})[tuple(_INDEX.findall(path))] = None
+    out = {}
+    for form, indices in found.items():
+        columns = [set(column) for column in zip(*indices, strict=True)]
+        whole = [f"[{min(column)}]" if len(column) == 1 else "[*]" for column in columns]
+        parts = form.split("[*]")
+        out[form] = parts[0] + "".join(a + b for a, b in zip(whole, parts[1:], strict=True))
     return out
 
 
-def _common(indices: set[str], otherwise: str) -> str:
-    return f"[{min(indices)}]" if len(indices) == 1 else otherwise
-
-
 def short_label(pattern: str) -> str:
-    """The last name of a path with its dim: state.params['layers'][*]['w1'][1] -> w1[1]."""
-    head, dim = pattern.rsplit("[", 1)
-    match = _TAIL.search(head)
-    return f"{match.group(1) if match else head}[{dim}"
+    """The last name of a pattern and what follows: state.params['layers'][*]['w1'][1] -> w1[1]."""
+    names = list(_NAME.finditer(pattern))
+    if not names:
+        return pattern
+    return names[-1].group(1) + pattern[names[-1].end() :]
 
 
 def unique_labels(labels: Sequence[str]) -> list[str]:

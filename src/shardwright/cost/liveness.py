@@ -16,6 +16,8 @@ from shardwright.cost.fusion import Fusion
 from shardwright.program.types import LITERAL, NO_OP, TOP, Program
 
 NO_POINT = -1
+# A repeated layer has at most this many points of one op class that can be peaks.
+PERIOD = 64
 # Ties whose inner value is the outer buffer itself.
 _SAME_BUFFER = ("scan.const", "scan.init", "while.const", "while.init", "cond.operand")
 
@@ -114,8 +116,9 @@ def peak_points(live: np.ndarray, op_class: np.ndarray, can_move: Sequence[bool]
     for c in np.unique(owner):
         rows = np.flatnonzero(owner == c)
         rows = rows[_first_of_equal(live[rows])]
-        rows = rows[_run_ends(live[rows])]
-        kept.extend(rows[_undominated(live[rows])].tolist())
+        rows = rows[_run_ends(live[rows], 1)]
+        rows = rows[_undominated(live[rows])]
+        kept.extend(rows[_run_ends(live[rows], PERIOD)].tolist())
     ops = np.array(sorted(kept))
     free = ops[owner[ops] < 0]
     moving = ops[owner[ops] >= 0]
@@ -131,12 +134,16 @@ def _first_of_equal(rows: np.ndarray) -> np.ndarray:
     return np.sort(index)
 
 
-def _run_ends(rows: np.ndarray) -> np.ndarray:
-    """Drops each row that lies on or below the middle of its neighbours: convex, so no peak."""
-    if len(rows) <= 2:
-        return np.arange(len(rows))
-    inside = (2 * rows[1:-1] <= rows[:-2] + rows[2:]).all(1)
-    return np.flatnonzero(np.concatenate([[True], ~inside, [True]]))
+def _run_ends(rows: np.ndarray, period: int) -> np.ndarray:
+    """Drops each row on or below the middle of the two that stand k before and k after it.
+
+    Of the rows that are largest in some state, the last has nothing as large after it, so it
+    is never dropped: dropping for any k at once is safe.
+    """
+    inside = np.zeros(len(rows), bool)
+    for k in range(1, min(period, (len(rows) - 1) // 2) + 1):
+        inside[k:-k] |= (2 * rows[k:-k] <= rows[: -2 * k] + rows[2 * k :]).all(1)
+    return np.flatnonzero(~inside)
 
 
 def _undominated(rows: np.ndarray) -> np.ndarray:

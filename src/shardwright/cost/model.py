@@ -23,7 +23,7 @@ from shardwright.spmd.weights import Together, summed_once, weigh
 from shardwright.mesh import Mesh
 from shardwright.spmd.decisions import State
 from shardwright.spmd.follow import Choice, choose
-from shardwright.spmd.ir import Ir, build_ir
+from shardwright.spmd.ir import Collective, Ir, Partitioned, build_ir, find_collectives
 from shardwright.spmd.layout import WHOLE, Layouts, Placement
 from shardwright.spmd.opclass import OpClass, fold_ops
 
@@ -271,9 +271,19 @@ def _ragged(lists: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
     return flat, np.minimum(starts, max(len(flat) - 1, 0))
 
 
-def model_ir(model: CostModel, state: State) -> Ir:
-    """The partitioning IR of one state."""
-    return build_ir(
+def partitioned(model: CostModel, state: State) -> Partitioned:
+    """The program in one state, as the IR wants it."""
+    return Partitioned(
         model.analysis.program, model.layouts, model.classes, model.stored(state),
         model.choices(state), model.prices, model.mesh.axes,
     )  # fmt: skip
+
+
+def model_ir(model: CostModel, state: State) -> Ir:
+    """The partitioning IR of one state."""
+    return build_ir(partitioned(model, state))
+
+
+def model_collectives(model: CostModel, state: State) -> list[Collective]:
+    """The collectives of one state, in program order."""
+    return find_collectives(partitioned(model, state))

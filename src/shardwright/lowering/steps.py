@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from jax.sharding import PartitionSpec
 
 from shardwright.cost.model import CostModel
-from shardwright.program.types import LITERAL, Op, Program
+from shardwright.program.types import LITERAL, Op
 from shardwright.spmd.decisions import State
 from shardwright.spmd.follow import Choice, sums_at_once
 from shardwright.spmd.layout import Layout, Placement
@@ -74,14 +74,20 @@ def make_steps(model: CostModel, state: State) -> Steps:
     layout_of = model.layouts.of_value.tolist()
     table = model.layouts.table
 
+    cache: dict[tuple[int, int, Placement], Spec] = {}
+
     def spec(value: int, placement: Placement) -> Spec:
-        return spec_of(table[layout_of[value]], placement, len(program.values[value].shape), names)
+        key = (layout_of[value], len(program.values[value].type.shape), placement)
+        known = cache.get(key)
+        if known is None:
+            known = cache[key] = spec_of(table[key[0]], placement, key[1], names)
+        return known
 
     def stored_spec(value: int) -> Spec:
         return spec(value, stored[layout_of[value]])
 
     def path(value: int, moves: list[Move]) -> tuple[Spec, ...]:
-        return tuple(dict.fromkeys(spec(value, m.after) for m in moves))
+        return tuple(dict.fromkeys([spec(value, m.after) for m in moves])) if moves else ()
 
     deferred = _deferred(model, choices)
     by_serial: dict[int, Step] = {}
@@ -169,9 +175,15 @@ def _partial(
     )
 
 
-def program_specs(program: Program, steps: Steps) -> dict[str, PartitionSpec]:
-    """{argument path: PartitionSpec}"""
-    return {
-        program.values[v].path or "": partition_spec(spec)
-        for v, spec in zip(program.inputs, steps.inputs, strict=True)
-    }
+def border_specs(model: CostModel, state: State) -> tuple[list[Spec], list[Spec]]:
+    """The placements of the arguments and of the results."""
+    program, stored = model.analysis.program, model.stored(state)
+
+    def spec(value: int) -> Spec:
+        if value == LITERAL:
+            return ()
+        index = int(model.layouts.of_value[value])
+        rank = len(program.values[value].shape)
+        return spec_of(model.layouts.table[index], stored[index], rank, model.mesh.names)
+
+    return [spec(v) for v in program.inputs], [spec(v) for v in program.outputs]

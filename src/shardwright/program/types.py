@@ -164,10 +164,26 @@ class Program:
     def where(self, value: int) -> str:
         """A value's argument path, or the user's line that computes it."""
         v = self.values[value]
-        if v.path is not None:
-            return v.path
-        source = self.ops[v.op].source if v.op != NO_OP else None
-        return str(source) if source else "constant"
+        while v.path is None and v.op != NO_OP:
+            op = self.ops[v.op]
+            source = op.source
+            if source is not None:
+                return str(source)
+            if not op.operands or op.operands[0] == LITERAL:
+                break
+            v = self.values[op.operands[0]]  # a return: where its value comes from
+        return v.path or "constant"
+
+    def origin(self, value: int) -> int:
+        """The argument behind a value that is only a view or copy of it, else the value."""
+        at = value
+        while self.values[at].path is None and self.values[at].op != NO_OP:
+            op = self.ops[self.values[at].op]
+            arrays = [x for x in op.operands if x != LITERAL]
+            if len(arrays) != 1 or not (op.rule.work == 0 and op.rule.fusible):
+                return value
+            at = arrays[0]
+        return at if self.values[at].path is not None else value
 
     def __str__(self) -> str:
         from shardwright.program.text import format_program

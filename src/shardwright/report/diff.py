@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from shardwright.report.eject import starred
 from shardwright.report.facts import Record, cost_of, mesh_text, movements
 from shardwright.report.words import (
     change, columns, human_bytes, human_seconds, short_path, spec_text,
@@ -68,10 +69,13 @@ def _entry(entry: dict[str, Any]) -> str:
 def _specs(a: Record, b: Record) -> Iterator[str]:
     for what, key in (("argument specs", "specs"), ("result specs", "result_specs")):
         old, new = a[key], b[key]
-        paths = [p for p in _either(old, new) if p in old and p in new]
-        if paths:
+        both = {p: [old[p], new[p]] for p in _either(old, new) if p in old and p in new}
+        if both:
             yield what
-            rows = [(short_path(p), spec_text(old[p]), "->", spec_text(new[p])) for p in paths]
+            rows = [
+                (short_path(path), spec_text(x), "->", spec_text(y))
+                for path, (x, y) in starred(both).items()
+            ]
             yield from _first(columns(rows).splitlines())
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from shardwright.report.facts import Record, mesh_sizes, mesh_text
 from shardwright.report.words import spec_text
@@ -129,12 +130,12 @@ def _root(path: str) -> str:
     return found.group(0) if found else path
 
 
-def starred(specs: Mapping[str, Sequence[Sequence[str]]]) -> dict[str, Sequence[Sequence[str]]]:
-    """Specs with the indices of paths starred where all that match have the same spec."""
+def starred(specs: Mapping[str, Any]) -> dict[str, Any]:
+    """The same by path, with the indices of paths starred where all that match are equal."""
     alike: dict[str, list[str]] = {}
     for path in specs:
         alike.setdefault(_INDEX.sub("[*]", path), []).append(path)
-    out: dict[str, Sequence[Sequence[str]]] = {}
+    out: dict[str, Any] = {}
     for star, paths in alike.items():
         if len(paths) > 1 and all(specs[p] == specs[paths[0]] for p in paths):
             out[star] = specs[paths[0]]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardwright.cost.cost import Cost
+from shardwright.report.words import human_bytes, listed, short_path, short_source
 
 Record = Mapping[str, Any]
 
@@ -125,8 +126,9 @@ def lines_that_move(record: Record) -> list[dict[str, Any]]:
     out: dict[tuple[Any, ...], dict[str, Any]] = {}
     for c in record["collectives"]:
         cause = _INDEX.sub("*", c["cause"].replace(" is needed by ", " for "))
-        key = (c["kind"], tuple(c["axes"]), c["bytes"], c["source"], cause)
-        row = out.setdefault(key, {**c, "cause": cause, "count": 0.0, "total_s": 0.0})
+        source = short_source(c["source"])
+        key = (c["kind"], tuple(c["axes"]), c["bytes"], source, cause)
+        row = out.setdefault(key, {**c, "source": source, "cause": cause, "count": 0.0, "total_s": 0.0})
         row["count"] += c["count"]
         row["total_s"] += c["count"] * c["seconds"]
     return sorted(out.values(), key=lambda r: -r["total_s"])
@@ -147,8 +149,6 @@ def movements(record: Record) -> list[Movement]:
 
 def warnings(record: Record) -> list[str]:
     """What the user should know before trusting the plan."""
-    from shardwright.report.words import human_bytes, listed
-
     out = []
     if record["opaque"]:
         names = [f"{name} x{count}" for name, count in record["opaque"].items()]
@@ -157,7 +157,11 @@ def warnings(record: Record) -> list[str]:
             " see shardwright.rule"
         )  # fmt: skip
     if record["replicated"]:
-        rows = [f"{r['path']} ({human_bytes(r['bytes'])})" for r in record["replicated"]]
+        alike: dict[str, int] = {}
+        for r in record["replicated"]:
+            path = short_path(_INDEX.sub("*", r["path"]))
+            alike[path] = alike.get(path, 0) + r["bytes"]
+        rows = [f"{path} ({human_bytes(size)})" for path, size in alike.items()]
         out.append(f"whole on every device: {listed(rows, 3)}")
     if record["search"]["interrupted"]:
         out.append("the search was interrupted: this is the best found so far")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from shardwright.analysis.text import human_bytes
 
 __all__ = [
-    "change", "columns", "human_bytes", "human_seconds", "listed", "percent", "short_path", "spec_text",
+    "change", "columns", "human_bytes", "human_seconds", "listed", "percent", "short_path", "short_source",
+    "spec_text",
     "times",
 ]  # fmt: skip
+
+_LOCALS = re.compile(r"[\w.<>]*<locals>\.")
 
 
 def human_seconds(seconds: float) -> str:
@@ -18,6 +22,8 @@ def human_seconds(seconds: float) -> str:
     >>> human_seconds(0.34863)
     '349 ms'
     """
+    if not seconds:
+        return "0 s"
     for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6), ("ns", 1e9)):
         shown = seconds * scale
         if shown >= 0.9995 or unit == "ns":
@@ -52,6 +58,11 @@ def change(new: float, old: float) -> str:
 def short_path(path: str) -> str:
     """A path without quotes: state.params['layers'][*]['w1'] -> state.params.layers[*].w1"""
     return path.replace("['", ".").replace("']", "")
+
+
+def short_source(source: str) -> str:
+    """A line without the functions around its own: make.<locals>.step -> step"""
+    return _LOCALS.sub("", source)
 
 
 def times(count: float) -> str:

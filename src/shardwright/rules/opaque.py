@@ -6,8 +6,8 @@ _BY_REASON: dict[str, str] = {
     "collective of a shard_map body; the shard_map around it is opaque": """
         all_gather all_gather_done all_gather_invariant all_gather_reduced all_gather_reduced_start
         all_gather_start all_to_all all_to_all_done all_to_all_start axis_index pbroadcast
-        pbroadcast_done pbroadcast_start pmax pmin ppermute ppermute_done ppermute_start precv
-        preduced psend psum psum_done psum_invariant psum_invariant_start psum_start pvary
+        pbroadcast_done pbroadcast_start ppermute ppermute_done ppermute_start precv
+        preduced psend psum_done psum_invariant psum_invariant_start psum_start pvary
         ragged_all_to_all reduce_scatter reduce_scatter_done reduce_scatter_start
         reduced_vary_cast_p unreduced_psum unreduced_psum_start unreduced_reduce_scatter
         unreduced_reduce_scatter_start vary_unreduced_cast_p""",
@@ -23,7 +23,7 @@ _BY_REASON: dict[str, str] = {
         bitcast broadcast_to einshape_lo max_contiguous multiple_of reciprocal roll
         remove_memory_space with_memory_space_constraint""",
     "mutable references and linear buffers have no factors": """
-        create_linear pin unpin run_state empty2""",
+        create_linear pin unpin run_state""",
     "a token or an effect, not an array": "after_all create_token check dce_sink unreachable",
     "shapes of exported programs, known before a plan is made": """
         dim_as_value dimension_size shape_assertion""",

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from shardwright.rules.registry import register
-from shardwright.rules.rule import OpShape, Rule, einsum
+from shardwright.rules.rule import OpShape, Rule, einsum, opaque_rule
 
 _KINDS = {
     "reduce_sum": "add", "reduce_max": "max", "reduce_min": "min", "reduce_prod": "mul",
@@ -35,6 +35,19 @@ def _reduce(op: OpShape, axes: tuple[int, ...], kind: str | None, tensors: int =
 @register(*_KINDS)
 def _reduction(op: OpShape) -> Rule:
     return _reduce(op, tuple(op.params["axes"]), _KINDS[op.name])
+
+
+@register("psum", "pmax", "pmin")
+def _named_reduction(op: OpShape) -> Rule:
+    """vmap(axis_name=...) turns a named axis into a dim: then it is a plain reduction."""
+    axes = op.params["axes"]
+    if not all(isinstance(a, int) for a in axes) or op.params.get("axis_index_groups"):
+        return opaque_rule(op)  # inside shard_map, whose body is not looked into
+    kind = {"psum": "add", "pmax": "max", "pmin": "min"}[op.name]
+    operands = [op.dims(i) for i in range(len(op.operands))]
+    results = [[d for n, d in enumerate(dims) if n not in axes] for dims in operands]
+    reduced = {dims[a]: kind for dims in operands for a in axes}
+    return einsum(op, operands, results, reduce=reduced)
 
 
 @register("reduce_xor")

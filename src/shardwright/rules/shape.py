@@ -38,7 +38,7 @@ def _squeeze(op: OpShape) -> Rule:
     return view(op, [dims], [[label for d, label in enumerate(dims) if d not in gone]])
 
 
-@register("iota", "empty")
+@register("iota", "empty", "empty2")
 def _from_nothing(op: OpShape) -> Rule:
     return view(op, [[] for _ in op.operands], [op.result_dims()])
 

@@ -194,11 +194,9 @@ class _Proof:
             raise _Spent
         self._check()
         axis = len(chosen)
-        total = np.zeros(len(self.columns[axis].lists))
-        for block in self.blocks:
-            number, seconds = block.below(self._rows(block, chosen))
-            total += seconds[number]
-        rows = np.flatnonzero(total * self.scale < self.incumbent * (1 - SAME))
+        total = np.full(len(self.columns[axis].lists), np.inf)
+        rows, seconds = self._promising([b.below(self._rows(b, chosen)) for b in self.blocks])
+        total[rows] = seconds
         rows = rows[self._may_fit(chosen, rows)]
         rows = rows[np.argsort(total[rows], kind="stable")]
         if axis + 1 == len(self.columns):
@@ -208,6 +206,24 @@ class _Proof:
             if total[column] * self.scale >= self.incumbent * (1 - SAME):
                 break
             self._descend((*chosen, column))
+
+    def _promising(
+        self, tables: list[tuple[np.ndarray, np.ndarray]]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """(columns that may be better than the best known, their bounds), block by block."""
+        tables = sorted(tables, key=lambda t: t[1].min() - t[1].max())  # telling ones first
+        least = np.array([seconds.min() for _, seconds in tables])
+        rest = float(least.sum())
+        rows = np.arange(len(tables[0][0]))
+        total = np.zeros(len(rows))
+        for (number, seconds), low in zip(tables, least.tolist(), strict=True):
+            rest -= low
+            total = total + seconds[number[rows]]
+            keep = (total + rest) * self.scale < self.incumbent * (1 - SAME)
+            rows, total = rows[keep], total[keep]
+            if not len(rows):
+                break
+        return rows, total
 
     def _rows(self, block: Block, chosen: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
         """The atoms of a block's layouts under the chosen columns."""

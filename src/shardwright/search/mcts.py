@@ -25,6 +25,7 @@ GREED = 0.5  # how much of an action's worth is the best found below it; the res
 WIDEN, WIDEN_POWER = 4.0, 0.5  # actions looked at: WIDEN * visits ** WIDEN_POWER
 ROLLOUTS = 4  # completions drawn in each simulation
 EARLY, GUIDED = 0.4, 4.0  # after this part of the budget, so many guided completions for each
+FROM_ROOT = 0.7  # guided completions that leave the path as well
 ELITE, ELITE_BIAS = 16, 0.2  # kinds of good states that guide completions; how often the best
 TEMPERATURE = 0.05  # of the prior, in units of log seconds
 
@@ -241,6 +242,8 @@ def rollout(
     for n in range(ROLLOUTS + int(ROLLOUTS * guided)):
         state = tree.states[node]
         if n >= ROLLOUTS and tree.elite:
+            if rng.random() < FROM_ROOT:
+                state = space.root
             wanted = _changed(space, tree.guide(rng), rng)
         else:
             wanted = _drawn(tree.prior[node][actions] + 0.02, actions, rng)
@@ -271,7 +274,7 @@ def _changed(space: Space, guide: State, rng: np.random.Generator) -> list[int]:
         i for axis, entries in enumerate(guide) for e in entries[len(space.root[axis]) :]
         if (i := space.number.get((axis, e))) is not None
     ]  # fmt: skip
-    for _ in range(1 + int(rng.geometric(0.5))):
+    for _ in range(int(rng.geometric(0.6))):
         change, at = int(rng.integers(3)), int(rng.integers(len(order) + 1))
         if change == 0 or not order:
             order.insert(at, int(rng.integers(len(space.actions))))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from shardwright.program.types import LITERAL, Op, Program
 from shardwright.rules.rule import factor_name
@@ -90,80 +91,121 @@ def format_row(row: Row) -> str:
     )
 
 
-def build_ir(
-    program: Program, layouts: Layouts, classes: OpClasses, stored: Sequence[Placement],
-    choices: Sequence[Choice], prices: Prices, axes: Sequence[tuple[str, int]],
-) -> Ir:  # fmt: skip
-    """The IR of a program whose layouts are stored and whose op classes are computed like this."""
-    weights = region_weights(program)
+class Partitioned(NamedTuple):
+    """A program in one state: how layouts are stored and how op classes are computed."""
+
+    program: Program
+    layouts: Layouts
+    classes: OpClasses
+    stored: Sequence[Placement]
+    choices: Sequence[Choice]
+    prices: Prices
+    axes: Sequence[tuple[str, int]]
+
+    def shape(self, value: int) -> str:
+        """f32[8/4,16]"""
+        index = int(self.layouts.of_value[value])
+        return local_shape(
+            self.program, value, self.layouts.table[index], self.stored[index],
+            self.prices.axis_sizes,
+        )  # fmt: skip
+
+
+def build_ir(given: Partitioned) -> Ir:
+    """The IR of a partitioned program."""
+    program, names = given.program, [name for name, _ in given.axes]
     depth = [0] * len(program.regions)
     for r in program.regions[1:]:
         depth[r.index] = depth[r.parent] + 1
+    weights = region_weights(program)
+    moved: dict[int, list[Collective]] = {}
+    for c in find_collectives(given):
+        moved.setdefault(c.op, []).append(c)
+    rows = []
+    for op in program.ops:
+        c = int(given.classes.of_op[op.index])
+        if c == NO_CLASS:
+            continue
+        choice = given.choices[c]
+        rows.append(
+            Row(
+                op.index, op.name, depth[op.region],
+                tuple(f"%{v}:{given.shape(v)}" for v in op.results),
+                tuple("literal" if v == LITERAL else f"%{v}" for v in op.operands),
+                tuple(
+                    (names[a], factor_name(atom))
+                    for a, atom in enumerate(choice.claims) if atom != WHOLE
+                ),
+                tuple(moved.get(op.index, ())), choice.compute_s, weights[op.region],
+            )  # fmt: skip
+        )
+    return Ir(tuple(given.axes), tuple(rows))
+
+
+def find_collectives(given: Partitioned) -> list[Collective]:
+    """Every collective of the step, in program order."""
+    program, choices, of_op = given.program, given.choices, given.classes.of_op.tolist()
+    weights = region_weights(program)
     counted_elsewhere = {
         op
         for leaves in find_sums(program)
-        if summed_once([choices[int(classes.of_op[i])] for i in leaves])
+        if summed_once([choices[of_op[i]] for i in leaves])
         for op in leaves[:-1]
     }
+    returned = dict(zip(program.outputs, program.output_paths, strict=True))
+    still = [
+        not (any(c.operand_moves) or any(c.result_moves) or c.exchanges) for c in choices
+    ]
     moved: set[tuple[int, int, int, bool, Placement]] = set()
-    layout_of = layouts.of_value.tolist()
-    names = [name for name, _ in axes]
-    rows = []
-
-    def shape(value: int) -> str:
-        layout = layouts.table[layout_of[value]]
-        return local_shape(program, value, layout, stored[layout_of[value]], prices.axis_sizes)
-
+    found: list[Collective] = []
     for op in program.ops:
-        c = int(classes.of_op[op.index])
-        if c == NO_CLASS:
+        if of_op[op.index] == NO_CLASS or still[of_op[op.index]] or not weights[op.region]:
             continue
-        choice, count = choices[c], weights[op.region]
-        found: list[Collective] = []
-
-        def add(
-            moves: Sequence[Move], value: int, cause: str,
-            found: list[Collective] = found, op: Op = op, count: float = count,
-        ) -> None:  # fmt: skip
-            found.extend(
-                Collective(
-                    m.kind, tuple(names[a] for a in m.axes), m.bytes, count, prices.move_s(m),
-                    source_of(program, op, value), cause, op.index,
-                )  # fmt: skip
-                for m in moves
-                if m.kind != SLICE and count
-            )
-
+        choice, add = choices[of_op[op.index]], _Adder(given, op, weights[op.region], found)
         slot = 0
         for v in op.operands:
             if v == LITERAL:
                 continue
             key = (v, op.region, op.remat, op.transposed, choice.needs[slot])
-            if key not in moved:
+            if key not in moved and choice.operand_moves[slot]:
                 moved.add(key)
                 add(choice.operand_moves[slot], v, f"{describe(program, v)} is needed by {op.name}")
             slot += 1
         for v in op.results[:1]:
             add(choice.exchanges, v, f"{op.name} reaches over the split of its operand")
+        if op.index in counted_elsewhere:
+            continue  # added to others first, and reduced with them
         for v, moves in zip(op.results, choice.result_moves, strict=True):
-            if op.index in counted_elsewhere:
-                continue  # added to others first, and reduced with them
-            cause = "partial sums of" if choice.partial else "result of"
-            add(moves, v, f"{cause} {op.name}, kept as {shape(v)}")
-        atoms = classes.table[c]
-        rows.append(
-            Row(
-                op.index, op.name, depth[op.region],
-                tuple(f"%{v}:{shape(v)}" for v in op.results),
-                tuple("literal" if v == LITERAL else f"%{v}" for v in op.operands),
-                tuple(
-                    (names[a], factor_name(atom)) for a, atom in enumerate(choice.claims)
-                    if atom != WHOLE and atom < len(atoms.sizes)
-                ),
-                tuple(found), choice.compute_s, count,
-            )  # fmt: skip
-        )
-    return Ir(tuple(axes), tuple(rows))
+            if not moves:
+                continue
+            if op.name == "return":
+                cause = f"{returned[v]} is given back as {given.shape(v)}"
+            else:
+                what = "partial sums" if choice.partial else "result"
+                cause = f"{what} of {op.name}, kept as {given.shape(v)}"
+            add(moves, v, cause)
+    return found
+
+
+class _Adder(NamedTuple):
+    """Appends the collectives among some moves of one op."""
+
+    given: Partitioned
+    op: Op
+    count: float
+    found: list[Collective]
+
+    def __call__(self, moves: Sequence[Move], value: int, cause: str) -> None:
+        names = [name for name, _ in self.given.axes]
+        for m in moves:
+            if m.kind != SLICE:
+                self.found.append(
+                    Collective(
+                        m.kind, tuple(names[a] for a in m.axes), m.bytes, self.count,
+                        self.given.prices.move_s(m), source_of(self.given.program, self.op, value),
+                        cause, self.op.index,
+                    )  # fmt: skip
+                )
 
 
 def local_shape(
@@ -182,8 +224,8 @@ def local_shape(
 
 
 def describe(program: Program, value: int) -> str:
-    """A value in words: its argument path, or the op that makes it."""
-    v = program.values[value]
+    """A value in words: the argument it is (a copy of), or the op that makes it."""
+    v = program.values[program.origin(value)]
     if v.path is not None:
         return v.path
     return f"result of {program.ops[v.op].name}" if v.op >= 0 else "constant"

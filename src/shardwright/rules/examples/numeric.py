@@ -30,6 +30,9 @@ def _pool_derivative(x: Any, t: Any) -> Any:
 
 REDUCTIONS = [
     Example("reduce_sum", lambda x: x.sum(1), "f32[4,8]", "([i,j])->([i]) {i=4,j=8} reduction={j}"),
+    Example("psum", jax.vmap(lambda x: lax.psum(x, "b"), axis_name="b", out_axes=None), "f32[4,8]", "([i,j])->([j]) {i=4,j=8} reduction={i}", "under vmap"),
+    Example("pmax", jax.vmap(lambda x: lax.pmax(x, "b"), axis_name="b", out_axes=None), "f32[4,8]", "([i,j])->([j]) {i=4,j=8} reduction_max={i}", "under vmap"),
+    Example("pmin", jax.vmap(lambda x: lax.pmin(x, "b"), axis_name="b", out_axes=None), "f32[4,8]", "([i,j])->([j]) {i=4,j=8} reduction_min={i}", "under vmap"),
     Example("reduce_sum", lambda x: x.sum(), "f32[4,8]", "([i,j])->([]) {i=4,j=8} reduction={i,j}", "all dims"),
     Example("reduce_sum", lambda x: x.sum((0, 2)), "f32[4,1,8]", "([i,1,j])->([1]) {i=4,j=8} reduction={i,j}", "with a dim of size 1"),
     Example("reduce_max", lambda x: x.max((0, 2)), "f32[4,6,8]", "([i,j,k])->([j]) {i=4,j=6,k=8} reduction_max={i,k}", "two dims"),

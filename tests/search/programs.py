@@ -1,0 +1,52 @@
+"""Programs, meshes and models that the tests of the search share; traced once per session."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+
+from shardwright import zoo
+from shardwright.analysis import analyze_program
+from shardwright.analysis.analysis import Analysis
+from shardwright.cost.devices import device
+from shardwright.cost.model import CostModel
+from shardwright.mesh import Mesh
+from shardwright.program import trace
+from shardwright.zoo import moe, transformer
+
+GPT = transformer.PRESETS["gpt_2l"]  # D=2048, F=8192, H=16, V=32768, batch 32 x 2048
+MOE = moe.PRESETS["moe_8x"]
+
+
+@functools.cache
+def analysis_of(name: str) -> Analysis:
+    """A tiny program of the zoo, or one of the regimes below."""
+    example = REGIMES[name]() if name in REGIMES else zoo.programs("tiny")[name]
+    return analyze_program(
+        trace(example.fn, *example.args, donate_argnums=example.donate_argnums)
+    )
+
+
+def model_of(name: str, mesh: dict[str, int], on: str = "tpu-v5e") -> CostModel:
+    return CostModel(analysis_of(name), Mesh(mesh), device(on))
+
+
+REGIMES = {
+    # 4 examples cannot be split over 8 devices.
+    "small_batch": lambda: transformer.train(replace(GPT, batch=4, seq=512), "small_batch"),
+    # 64 x 1024 tokens and 0.54 billion parameters: plain data parallelism needs 14.6 GB.
+    "large_batch": lambda: transformer.train(
+        replace(GPT, batch=64, seq=1024, d_model=4096, d_ff=16_384, heads=32), "large_batch"
+    ),
+    # 2 billion parameters (32 GB of state) and a batch that one axis of 8 uses up.
+    "large_model": lambda: transformer.train(
+        replace(GPT, batch=8, seq=1024, d_model=8192, d_ff=32_768, heads=64), "large_model"
+    ),
+    # One sequence.
+    "long_sequence": lambda: transformer.train(
+        replace(GPT, batch=1, seq=16_384), "long_sequence"
+    ),
+    "experts": lambda: moe.train(replace(MOE, layers=2), "experts"),
+    "gpt": lambda: transformer.train(GPT, "gpt"),
+    "gpt_b8": lambda: transformer.train(replace(GPT, batch=8), "gpt_b8"),
+}

@@ -1,0 +1,175 @@
+"""Values claim in list order, first wins: how each argument is stored, as a table of local shapes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from shardwright.analysis.analysis import Analysis, analyze_program
+from shardwright.cost.devices import device
+from shardwright.cost.model import CostModel
+from shardwright.mesh import Mesh
+from shardwright.program.tracing import trace
+from shardwright.spmd.ir import local_shape
+from shardwright.spmd.layout import find_updates
+from tests.spmd.lists import state
+
+
+def f32(*shape: int) -> Any:
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+
+def mlp(x: Any, w1: Any, w2: Any) -> Any:
+    return jnp.tanh(x @ w1) @ w2
+
+
+def grouped(x: Any, q: Any, k: Any) -> Any:
+    """Grouped queries: the heads of q are (2 key heads, 8 queries each)."""
+    heads = (x @ q).reshape(64, 2, 8, 4)
+    return jnp.einsum("bngk,bnk->bng", heads, (x @ k).reshape(64, 2, 4))
+
+
+def merged(x: Any, w: Any) -> Any:
+    """[B, S] merged into one dim and split again."""
+    return (x.reshape(8 * 16, 32) @ w).reshape(8, 16, 24)
+
+
+def scores(x: Any, w: Any) -> Any:
+    """[S, S]: a conflict."""
+    return jax.nn.softmax((x @ w) @ x.T)
+
+
+def update(weights: Any, moments: Any, x: Any) -> Any:
+    grads = jax.grad(lambda w: jnp.sum(jnp.tanh(x @ w)))(weights)
+    moments = 0.9 * moments + grads
+    return weights - 0.1 * moments, moments
+
+
+PROGRAMS: dict[str, tuple[Any, list[Any], dict[str, str], tuple[int, ...]]] = {
+    "mlp": (
+        mlp, [f32(64, 32), f32(32, 128), f32(128, 32)],
+        {"B": "x[0]", "D": "x[1]", "F": "w1[1]", "O": "w2[1]"}, (),
+    ),
+    "odd": (
+        mlp, [f32(6, 32), f32(32, 10), f32(10, 32)],
+        {"B": "x[0]", "D": "x[1]", "F": "w1[1]", "O": "w2[1]"}, (),
+    ),
+    "grouped": (
+        grouped, [f32(64, 32), f32(32, 64), f32(32, 8)], {"B": "x[0]", "D": "x[1]", "K": "k[1]"},
+        (),
+    ),
+    "merged": (merged, [f32(8, 16, 32), f32(32, 24)], {"B": "x[0]", "S": "x[1]", "D": "x[2]"}, ()),
+    "scores": (scores, [f32(16, 8), f32(8, 8)], {"S": "x[0]"}, ()),
+    "update": (
+        update, [f32(32, 64), f32(32, 64), f32(16, 32)],
+        {"D": "weights[0]", "F": "weights[1]", "B": "x[0]"}, (0, 1),
+    ),
+}  # fmt: skip
+
+
+def analysis_of(name: str) -> Analysis:
+    fn, args, labels, donated = PROGRAMS[name]
+    return analyze_program(trace(fn, *args, donate_argnums=donated), labels)
+
+
+def stored(name: str, mesh: dict[str, int], *lists: str) -> dict[str, str]:
+    """{argument or result: local shape}; a result is named by its number."""
+    analysis = analysis_of(name)
+    model, program = CostModel(analysis, Mesh(mesh), device("tpu-v5e")), analysis.program
+    placements = model.stored(state(analysis, *lists))
+    out = {}
+    for at, v in [*enumerate(program.outputs), *((None, v) for v in program.inputs)]:
+        n = int(model.layouts.of_value[v])
+        shape = local_shape(program, v, model.layouts.table[n], placements[n], model.mesh.sizes)
+        out[program.values[v].path or f"result{at}"] = shape[3:]
+    return out
+
+
+@pytest.mark.parametrize(
+    "name, mesh, lists, expected",
+    [
+        # Nothing listed, nothing split.
+        ("mlp", {"a": 4}, [""], {"x": "[64,32]", "w1": "[32,128]", "w2": "[128,32]"}),
+        # First listed wins: x holds both B and D.
+        ("mlp", {"a": 4}, ["B D"], {"x": "[64/4,32]", "w1": "[32/4,128]", "w2": "[128,32]"}),
+        ("mlp", {"a": 4}, ["D B"], {"x": "[64,32/4]", "w1": "[32/4,128]", "result0": "[64/4,32]"}),
+        # Two axes: on two dims, or both on one dim, in mesh order.
+        ("mlp", {"a": 4, "b": 2}, ["B", "D F"],
+         {"x": "[64/4,32/2]", "w1": "[32/2,128]", "w2": "[128/2,32]", "result0": "[64/4,32]"}),
+        ("mlp", {"a": 4, "b": 2}, ["B", "B"], {"x": "[64/8,32]", "w1": "[32,128]"}),
+        # What does not divide is left to the next in the list, or whole.
+        ("odd", {"a": 4}, ["B D"], {"x": "[6,32/4]", "w1": "[32/4,10]"}),
+        ("odd", {"a": 4}, ["F"], {"w1": "[32,10]", "w2": "[10,32]"}),
+        ("odd", {"a": 2, "b": 3}, ["B", "B"], {"x": "[6/6,32]"}),
+        ("odd", {"a": 2, "b": 2}, ["B D", "B D"], {"x": "[6/2,32/2]"}),
+        # Three and four axes.
+        ("mlp", {"a": 2, "b": 2, "c": 2}, ["B", "D", "F"],
+         {"x": "[64/2,32/2]", "w1": "[32/2,128/2]", "w2": "[128/2,32]"}),
+        ("mlp", {"a": 2, "b": 2, "c": 2, "d": 2}, ["B", "B", "D", "D F"],
+         {"x": "[64/4,32/4]", "w1": "[32/4,128]", "w2": "[128/2,32]"}),
+        # An axis of one device splits nothing that shows.
+        ("mlp", {"a": 1}, ["B"], {"x": "[64,32]"}),
+        # A compound dim is split from its major side on: (2 key heads, 8 queries, 4 wide).
+        ("grouped", {"a": 2}, ["K"], {"q": "[32,64/2]", "k": "[32,8/2]"}),
+        ("grouped", {"a": 4}, ["K"], {"q": "[32,64]", "k": "[32,8]"}),
+        ("merged", {"a": 8}, ["B"], {"x": "[8/8,16,32]"}),
+        ("merged", {"a": 8, "b": 2}, ["B", "S"], {"x": "[8/8,16/2,32]", "result0": "[8/8,16/2,24]"}),
+        ("merged", {"a": 8}, ["S"], {"x": "[8,16/8,32]"}),
+    ],
+)  # fmt: skip
+def test_stored(name: str, mesh: dict[str, int], lists: list[str], expected: dict[str, str]) -> None:
+    found = stored(name, mesh, *lists)
+    assert {path: found[path] for path in expected} == expected
+
+
+def test_the_resolution_picks_a_side() -> None:
+    """Of two dims of one color the bit decides; values without a conflict do not mind."""
+    one, other = stored("scores", {"a": 4}, "S"), stored("scores", {"a": 4}, "S'")
+    assert {one["result0"], other["result0"]} == {"[16/4,16]", "[16,16/4]"}
+    assert one["x"] == other["x"] == "[16/4,8]"
+
+
+def test_a_merged_dim_is_split_by_both_parts() -> None:
+    """S alone cannot split [B*S]: it is not the major side; with B used up it can."""
+    analysis = analysis_of("merged")
+    model = CostModel(analysis, Mesh({"a": 8, "b": 2}), device("tpu-v5e"))
+    flat = next(v for v in analysis.program.values if v.shape == (128, 32))
+    n = int(model.layouts.of_value[flat.index])
+
+    def shape(*lists: str) -> str:
+        placement = model.stored(state(analysis, *lists))[n]
+        return local_shape(
+            analysis.program, flat.index, model.layouts.table[n], placement, (8, 2)
+        )
+
+    assert shape("B", "") == "f32[128/8,32]"
+    assert shape("", "S") == "f32[128,32]"
+    assert shape("B", "S") == "f32[128/16,32]"
+
+
+def test_scope_updates() -> None:
+    """Moments and what they become are split; the weights stay whole, coming and going."""
+    found = stored("update", {"a": 4}, "D!")
+    assert found["weights"] == found["result0"] == "[32,64]"
+    assert found["moments"] == found["result1"] == "[32/4,64]"
+    assert found["x"] == "[16,32]"
+    everything = stored("update", {"a": 4}, "D")
+    assert everything["weights"] == everything["moments"] == "[32/4,64]"
+
+
+def test_updates_never_feed_a_contraction() -> None:
+    program = analysis_of("update").program
+    update_of = dict(zip((v.index for v in program.values), find_updates(program), strict=True))
+    paths = {program.values[v].path: update_of[v] for v in program.inputs}
+    assert paths == {"weights": False, "moments": True, "x": False}
+    assert [update_of[v] for v in program.outputs] == [False, True]  # as the donated arguments
+
+
+def test_state_comes_back_as_it_went_in() -> None:
+    """A result that takes a donated argument's buffer is stored like it, whatever is listed."""
+    for lists in ("D", "F", "D!", "F!", "B D", "F D!"):
+        found = stored("update", {"a": 4}, lists)
+        assert found["result0"] == found["weights"] and found["result1"] == found["moments"], lists
