@@ -15,7 +15,11 @@ from typing import Any
 import click
 
 from shardwright.cli_input import (
-    find_arguments, find_object, parse_bytes, parse_mesh, parse_tactic,
+    find_arguments,
+    find_object,
+    parse_bytes,
+    parse_mesh,
+    parse_tactic,
 )  # fmt: skip
 from shardwright.errors import ShardwrightError
 
@@ -122,7 +126,9 @@ def _write(path: str, text: str) -> None:
 @click.argument("target", metavar="FILE:FUNCTION")
 @call_options
 @plan_options
-def plan(target: str, arguments: str, donate: tuple[int, ...], static: tuple[int, ...], **given: Any) -> None:
+def plan(
+    target: str, arguments: str, donate: tuple[int, ...], static: tuple[int, ...], **given: Any
+) -> None:
     """Plan one step of a function."""
     module, fn = find_object(target)
     args = find_arguments(module, arguments)
@@ -140,7 +146,9 @@ def zoo(name: str, size: str, **given: Any) -> None:
     known = programs(size)
     if name not in known:
         near = difflib.get_close_matches(name, known, n=3) or list(known)
-        raise ShardwrightError(f"no program {name!r} of size {size} in the zoo", try_=", ".join(near))
+        raise ShardwrightError(
+            f"no program {name!r} of size {size} in the zoo", try_=", ".join(near)
+        )
     example = known[name]
     _plan(example.fn, example.args, given, donate_argnums=example.donate_argnums)
 
@@ -199,7 +207,9 @@ def check(target: str, path: str, arguments: str, **_: Any) -> None:
 @click.argument("target", metavar="FILE:FUNCTION")
 @click.argument("path", metavar="PLAN.json")
 @call_options
-@click.option("--target", "on", help="cpu:8, tpu:v5e:4x4, cuda:h100:2x8; this machine if not given.")
+@click.option(
+    "--target", "on", help="cpu:8, tpu:v5e:4x4, cuda:h100:2x8; this machine if not given."
+)
 @click.option("--run", is_flag=True, help="Also compare results with the unsharded function's.")
 def verify(target: str, path: str, arguments: str, on: str | None, run: bool, **_: Any) -> None:
     """Compile a saved plan: predicted against compiled; exit code 1 when they disagree."""

@@ -17,7 +17,6 @@ _UNITS = {"": 1.0, "B": 1.0, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
 _UNITS |= {"KIB": 2.0**10, "MIB": 2.0**20, "GIB": 2.0**30, "TIB": 2.0**40}
 
 
-
 def parse_mesh(text: str) -> dict[str, int] | int:
     """{"data": 4, "model": 4} of data=4,model=4; a plain number is a device count."""
     if text.strip().isdigit():
@@ -61,6 +60,10 @@ def parse_tactic(text: str) -> Any:
         given.insert(0, int(stage))
     if name == "Search":
         given = [given] if given else []
+    elif name == "Limit":  # Limit(axis, label, ...)
+        given = [*given[:1], given[1:]]
+    elif name == "Pin" and len(given) == 2:  # Pin(label, axis)
+        given.insert(1, None)
     try:
         return getattr(search, name)(*given)
     except TypeError:
@@ -118,7 +121,9 @@ def find_arguments(module: Any, text: str) -> tuple[Any, ...]:
 
 def _failed(what: str, error: Exception) -> NoReturn:
     """Raises what went wrong in the user's code, and where."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if "shardwright/cli" not in f.filename]
+    frames = [
+        f for f in traceback.extract_tb(error.__traceback__) if "shardwright/cli" not in f.filename
+    ]
     frames = [f for f in frames if "importlib" not in f.filename]
     at = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else None
     raise ShardwrightError(what, cause=f"{type(error).__name__}: {error}", at=at) from error

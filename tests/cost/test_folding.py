@@ -98,7 +98,9 @@ def test_overrides_are_walked_too() -> None:
     example = TINY["transformer_train"]
     analysis = analyze_program(trace(example.fn, *example.args, donate_argnums=(0,)))
     model = CostModel(analysis, Mesh({"data": 8}), device("tpu-v5e"))
-    weight = next(v for v in analysis.program.inputs if "w1" in (analysis.program.values[v].path or ""))
+    weight = next(
+        v for v in analysis.program.inputs if "w1" in (analysis.program.values[v].path or "")
+    )
     layout = int(model.layouts.of_value[weight])
     state = ((Entry(model.layouts.table[layout].atoms[0].group),),)
     before = model.cost(state)

@@ -228,6 +228,7 @@ def _assert_same_state(got: Any, want: Any, steps: int) -> None:
     for name, power in (("mu", 1), ("nu", 2)):
         _assert_close(
             getattr(moments, name), getattr(expected, name), f"{name} after {steps} steps",
+            share=1e-3 if steps == 1 else 1e-2,  # later steps start from states that differ
             floor=2e-5 * largest**power,
         )  # fmt: skip
     apart = 2.1 * LEARNING_RATE * steps
@@ -241,7 +242,7 @@ def _assert_same_state(got: Any, want: Any, steps: int) -> None:
         worst = np.max(np.abs(given - value) - allowed)
         assert worst <= 0, f"params{jax.tree_util.keystr(path)} after {steps} steps: {worst}"
     if hasattr(want, "stats"):
-        _assert_close(got.stats, want.stats, f"statistics after {steps} steps")
+        _assert_close(got.stats, want.stats, f"statistics after {steps} steps", share=1e-2)
 
 
 def _adam(state: Any) -> Any:
@@ -249,13 +250,15 @@ def _adam(state: Any) -> Any:
     return next(s for s in state.opt_state if hasattr(s, "mu"))
 
 
-def _assert_close(got: Any, want: Any, what: str, floor: float = 0.0) -> None:
-    """All leaves agree within a thousandth of their largest entry (and `floor`)."""
+def _assert_close(
+    got: Any, want: Any, what: str, *, share: float = 1e-3, floor: float = 0.0
+) -> None:
+    """All leaves agree within a `share` of their largest entry, plus `floor`."""
     rows = zip(jax.tree_util.tree_leaves_with_path(want), jax.tree.leaves(got), strict=True)
     for (path, value), given in rows:
         assert given.shape == value.shape and given.dtype == value.dtype
         scale = float(np.max(np.abs(value), initial=0.0))
         off = float(np.max(np.abs(given.astype(np.float64) - value), initial=0.0))
-        assert off <= 1e-3 * scale + floor, (
+        assert off <= share * scale + floor, (
             f"{what}: {jax.tree_util.keystr(path)} is off by {off}, its largest entry is {scale}"
         )

@@ -120,7 +120,9 @@ def stored(name: str, mesh: dict[str, int], *lists: str) -> dict[str, str]:
         ("merged", {"a": 8}, ["S"], {"x": "[8,16/8,32]"}),
     ],
 )  # fmt: skip
-def test_stored(name: str, mesh: dict[str, int], lists: list[str], expected: dict[str, str]) -> None:
+def test_stored(
+    name: str, mesh: dict[str, int], lists: list[str], expected: dict[str, str]
+) -> None:
     found = stored(name, mesh, *lists)
     assert {path: found[path] for path in expected} == expected
 
@@ -141,9 +143,7 @@ def test_a_merged_dim_is_split_by_both_parts() -> None:
 
     def shape(*lists: str) -> str:
         placement = model.stored(state(analysis, *lists))[n]
-        return local_shape(
-            analysis.program, flat.index, model.layouts.table[n], placement, (8, 2)
-        )
+        return local_shape(analysis.program, flat.index, model.layouts.table[n], placement, (8, 2))
 
     assert shape("B", "") == "f32[128/8,32]"
     assert shape("", "S") == "f32[128,32]"

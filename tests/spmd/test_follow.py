@@ -104,9 +104,7 @@ def test_a_value_moved_alike_for_several_uses_moves_once() -> None:
     def fn(x: Any, w1: Any, w2: Any) -> Any:
         return (x @ w1) * (x @ w2), x @ w1.T
 
-    analysis = analysis_of(
-        fn, [f32(64, 64), f32(64, 64), f32(64, 64)], {"N": "w1[1]", "M": "x[0]"}
-    )
+    analysis = analysis_of(fn, [f32(64, 64), f32(64, 64), f32(64, 64)], {"N": "w1[1]", "M": "x[0]"})
     ir = ir_of(analysis, {"a": 4}, WORK, "N M")
     gathers = [c for c in ir.collectives if c.kind == "all-gather" and c.cause.startswith("x ")]
     assert len(gathers) == 1, gathers
@@ -175,7 +173,9 @@ def test_an_opaque_op_gathers_and_is_never_free() -> None:
 
 
 def test_a_dim_that_cannot_be_split_is_gathered() -> None:
-    analysis = analysis_of(lambda x: jnp.sort(x, axis=0) * 2.0, [f32(64, 8)], {"M": "x[0]", "N": "x[1]"})
+    analysis = analysis_of(
+        lambda x: jnp.sort(x, axis=0) * 2.0, [f32(64, 8)], {"M": "x[0]", "N": "x[1]"}
+    )
     assert told(ir_of(analysis, {"a": 4}, WORK, "M"), "sort") == f"; all-gather a {64 * 8 * 4}"
     assert told(ir_of(analysis, {"a": 4}, WORK, "N"), "sort").startswith("a:")
 

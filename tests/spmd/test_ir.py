@@ -47,7 +47,9 @@ def without_seconds(text: str) -> str:
     """The IR's text without what depends on the device's numbers."""
     lines = []
     for line in text.splitlines():
-        lines.append(line.rsplit(",", 1)[0] if line.startswith("total") else line.rsplit("  ", 1)[0])
+        lines.append(
+            line.rsplit(",", 1)[0] if line.startswith("total") else line.rsplit("  ", 1)[0]
+        )
     return "\n".join([text.splitlines()[0], *lines[1:]])
 
 

@@ -145,7 +145,13 @@ def valid(value: Layout, placement: Placement, axes: tuple[int, ...]) -> bool:
     )
 
 
-VALUES = [layout((8,), (8,)), layout((2, 8), (8,)), layout((2, 2, 4)), layout((16,)), layout((4,), (4,), (4,))]
+VALUES = [
+    layout((8,), (8,)),
+    layout((2, 8), (8,)),
+    layout((2, 2, 4)),
+    layout((16,)),
+    layout((4,), (4,), (4,)),
+]
 AXES = [(2,), (4,), (2, 2), (2, 4), (4, 2), (2, 2, 2), (2, 2, 2, 2)]
 
 

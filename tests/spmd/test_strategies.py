@@ -32,9 +32,7 @@ BIG = replace(
 )
 WIDE = replace(BIG, batch=4)  # few tokens, large weights: tensor parallelism pays
 LONG = replace(BIG, batch=8, seq=8192)  # many tokens: weights are cheaper to move than activations
-EXPERTS = replace(
-    moe.PRESETS["moe_8x"], d_model=4096, d_ff=16384, heads=32, kv_heads=32, batch=16
-)
+EXPERTS = replace(moe.PRESETS["moe_8x"], d_model=4096, d_ff=16384, heads=32, kv_heads=32, batch=16)
 SERVING = replace(
     decode.PRESETS["gpt_2l"], d_model=8192, d_ff=32768, heads=64, kv_heads=64, batch=8
 )
@@ -318,5 +316,7 @@ def test_partir(name: str, partir: CostModel) -> None:
     lists, theirs, differences = PARTIR[name]
     found = table(model_ir(partir, state(partir.analysis, *lists)).collectives)
     ours = [sum(n for (k, _, _), n in found.items() if k == kind) for kind in (AG, AR, RS)]
-    expected = [sum(row) for row in zip(theirs, *(change for change, _ in differences), strict=True)]
+    expected = [
+        sum(row) for row in zip(theirs, *(change for change, _ in differences), strict=True)
+    ]
     assert ours == expected

@@ -1,8 +1,9 @@
 """Liveness: which buffers exist at each point of the program, and the points that can be peaks.
 
 A buffer lives from the op that writes it to the last op that reads it, directly or through
-fused work. Arguments live throughout; a result that takes the place of a donated argument has no
-buffer of its own. What a loop reads lives until the loop ends, what it returns from its start.
+fused work. Arguments and results live throughout; a result that takes the place of a donated
+argument has no buffer of its own, nor has elementwise work that can write over what it reads last.
+What a loop reads lives until the loop ends, what it returns from its start.
 """
 
 from __future__ import annotations
@@ -71,15 +72,34 @@ def find_lifetimes(program: Program, fusion: Fusion) -> Lifetimes:
     for op in program.ops:
         if op.name == "return":
             operand, result = op.operands[0], op.results[0]
-            first[result], last[result] = op.index, end_of_program
+            first[result], last[result] = 0, end_of_program  # the caller allocates it
             if program.values[operand].op != NO_OP:
-                first[result] = first[operand] if fusion.materialised[operand] else op.index
                 shared[operand] = True  # it is the result's buffer
             if result in aliased:
                 shared[result] = True
+    _reuse(program, fusion, shared, last)
     none = shared | ~fusion.materialised | (last == NO_POINT)
     first[none] = last[none] = NO_POINT
     return Lifetimes(first, last)
+
+
+def _reuse(program: Program, fusion: Fusion, shared: np.ndarray, last: np.ndarray) -> None:
+    """Elementwise work writes over an operand that nothing reads after it."""
+    for op in program.ops:
+        if not op.rule.fusible or op.tie or len(op.results) != 1:
+            continue
+        v = program.values[op.results[0]]
+        if shared[v.index] or not fusion.materialised[v.index]:
+            continue
+        for s in fusion.sources[v.index]:
+            source = program.values[s]
+            if (
+                last[s] == op.index and not shared[s] and source.op != NO_OP
+                and program.ops[source.op].region == op.region
+                and source.type == v.type
+            ):  # fmt: skip
+                last[s] = op.index - 1
+                break
 
 
 def _region_ends(program: Program) -> list[int]:
@@ -93,9 +113,7 @@ def _region_ends(program: Program) -> list[int]:
     return ends
 
 
-def live_counts(
-    lifetimes: Lifetimes, layout_of: np.ndarray, layouts: int, ops: int
-) -> np.ndarray:
+def live_counts(lifetimes: Lifetimes, layout_of: np.ndarray, layouts: int, ops: int) -> np.ndarray:
     """[ops + 1, layouts] how many buffers of each layout exist while an op runs."""
     change = np.zeros((ops + 2, layouts), np.int32)
     real = lifetimes.first != NO_POINT

@@ -123,9 +123,7 @@ class Walk:
             total += self.runs[op.region] * seconds
         return total
 
-    def _peak_bytes(
-        self, choices: Sequence[Choice | None], local_bytes: Sequence[int]
-    ) -> int:
+    def _peak_bytes(self, choices: Sequence[Choice | None], local_bytes: Sequence[int]) -> int:
         """The most bytes that live at any op, its moved copies included."""
         lifetimes = self.model.lifetimes
         starts: dict[int, int] = {}

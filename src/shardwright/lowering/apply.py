@@ -157,7 +157,23 @@ class _Walk:
         merged = array.reshape(-1, *array.shape[len(partial.axes) :])
         merged = self.pin(merged, ((partial.axes, *produced),))
         way = tuple(dict.fromkeys((*partial.way, step.makes[0][-1])))
+        if partial.scatter is not None:
+            return [Slot(self.pin(self.scatter(merged, partial), way[1:]))]
         return [Slot(self.pin(merged.sum(0).astype(array.dtype), way))]
+
+    def scatter(self, merged: Any, partial: Partial) -> Any:
+        """The sum over the leading dim, each device keeping its part of another dim."""
+        produced, scattered = partial.way[:2]
+
+        def local(part: Any) -> Any:
+            return jax.lax.psum_scatter(
+                part[0], partial.axes, scatter_dimension=partial.scatter, tiled=True
+            )
+
+        return jax.shard_map(
+            local, mesh=self.mesh, check_vma=False,
+            in_specs=partition_spec((partial.axes, *produced)), out_specs=partition_spec(scattered),
+        )(merged)  # fmt: skip
 
     def pin_leading(self, partial: Partial, dims: Sequence[int | None]) -> Any:
         """Pins the leading dims of a split operand to their axes, and leaves the rest open."""

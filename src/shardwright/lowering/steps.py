@@ -11,7 +11,7 @@ from shardwright.program.types import LITERAL, Op
 from shardwright.spmd.decisions import State
 from shardwright.spmd.follow import Choice, sums_at_once
 from shardwright.spmd.layout import Layout, Placement
-from shardwright.spmd.moves import ALL_GATHER, Move
+from shardwright.spmd.moves import ALL_GATHER, REDUCE_SCATTER, Move
 from shardwright.spmd.opclass import NO_CLASS
 from shardwright.spmd.weights import find_sums, summed_once
 
@@ -26,6 +26,7 @@ class Partial:
     sizes: tuple[int, ...]
     dims: tuple[tuple[int | None, ...], ...]  # [operands][axes] the operand's dim that is split
     way: tuple[Spec, ...]  # of the result once it is summed: as produced, ..., as stored
+    scatter: int | None = None  # the dim over which the sum is scattered in one collective
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,8 @@ def make_steps(model: CostModel, state: State) -> Steps:
                 makes.append(tuple(dict.fromkeys(way)))
         by_serial[op.serial] = Step(
             tuple(needs), tuple(gathers), tuple(makes),
-            _partial(model, op, choice, makes[0] if makes else (), op.index in deferred), op.index in deferred,
+            _partial(model, op, choice, makes[0] if makes else (), op.index in deferred),
+            op.index in deferred,
         )  # fmt: skip
     return Steps(
         by_serial, program.walk_length,
@@ -153,8 +155,12 @@ def _partial(
 ) -> Partial | None:
     """The explicit form of an op's partial sums, where the plain form would reduce otherwise."""
     op_class = model.classes.table[int(model.classes.of_op[op.index])]
+    if not sums_at_once(op.rule) or not choice.partial:
+        return None
+    axes = tuple(model.mesh.names[a] for a in choice.partial)
+    scatter = _scatter_dim(choice, axes, way)
     atoms = {choice.claims[a] for a in choice.partial}
-    if not sums_at_once(op.rule) or not (deferred or len(atoms) > 1):
+    if not (deferred or len(atoms) > 1 or scatter is not None):
         return None
     dims = []
     slots = iter(op_class.operands)
@@ -167,12 +173,23 @@ def _partial(
                 slot.layout.atoms[slot.to_op.index(choice.claims[a])].dim if inside else None
             )
         dims.append(tuple(row))
-    return Partial(
-        tuple(model.mesh.names[a] for a in choice.partial),
-        tuple(model.mesh.sizes[a] for a in choice.partial),
-        tuple(dims),
-        way,
-    )
+    sizes = tuple(model.mesh.sizes[a] for a in choice.partial)
+    return Partial(axes, sizes, tuple(dims), way, scatter)
+
+
+def _scatter_dim(choice: Choice, axes: tuple[str, ...], way: tuple[Spec, ...]) -> int | None:
+    """The dim that a sum over several axes is scattered to, where compilers would not.
+
+    They turn an all-reduce and a slice into a reduce-scatter over one axis, but the TPU compiler
+    does not over several.
+    """
+    if len(axes) < 2 or choice.result_moves[0][0].kind != REDUCE_SCATTER:
+        return None
+    produced, scattered = way[0], way[1]
+    for d, (before, after) in enumerate(zip(produced, scattered, strict=True)):
+        if after == before + axes:
+            return d
+    return None
 
 
 def border_specs(model: CostModel, state: State) -> tuple[list[Spec], list[Spec]]:

@@ -126,8 +126,8 @@ def random_inputs(types: list[Any], seed: int) -> list[Any]:
     out: list[Any] = []
     for t in types:
         if jax.dtypes.issubdtype(t.dtype, jax.dtypes.prng_key):
-            keys = jax.random.split(jax.random.key(seed, impl=_impl(t.dtype)), t.shape or None)
-            out.append(keys if t.shape else jax.random.key(seed, impl=_impl(t.dtype)))
+            key = jax.random.key(seed, impl=_impl(t.dtype))
+            out.append(jax.random.split(key, t.shape) if t.shape else key)
         elif jax.dtypes.issubdtype(t.dtype, np.inexact):
             out.append(np.asarray(0.1 * np.abs(rng.standard_normal(t.shape)) + 0.01).astype(t.dtype))
         elif t.dtype == np.bool_:

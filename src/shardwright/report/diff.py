@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
 from shardwright.report.eject import starred
 from shardwright.report.facts import Record, cost_of, mesh_text, movements
 from shardwright.report.words import (
-    change, columns, human_bytes, human_seconds, short_path, spec_text,
+    change,
+    columns,
+    human_bytes,
+    human_seconds,
+    short_path,
+    spec_text,
 )  # fmt: skip
 
 SPECS = 20  # rows shown
@@ -17,7 +23,13 @@ SPECS = 20  # rows shown
 def diff_plans(record: Record, other: Record) -> str:
     """The differences from the first plan (-) to the second (+); empty when there are none."""
     parts = (_programs, _decisions, _specs, _costs)
+    record, other = _as_saved(record), _as_saved(other)
     return "\n".join(line for part in parts for line in part(record, other))
+
+
+def _as_saved(record: Record) -> Record:
+    """The record as a file gives it back: tuples are lists there, and must not differ."""
+    return json.loads(json.dumps(record))
 
 
 def _programs(a: Record, b: Record) -> Iterator[str]:

@@ -5,13 +5,33 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardwright.report.facts import (
-    Baseline, Movement, Record, bound, cost_of, device_count, inapplicable, limit_bytes,
-    lines_that_move, matching_baseline, mesh_sizes, movements, next_best, ranked_baselines,
+    Baseline,
+    Movement,
+    Record,
+    bound,
+    cost_of,
+    device_count,
+    inapplicable,
+    limit_bytes,
+    lines_that_move,
+    matching_baseline,
+    mesh_sizes,
+    movements,
+    next_best,
+    ranked_baselines,
     warnings,
 )  # fmt: skip
 from shardwright.report.pattern import pattern
 from shardwright.report.text import format_certificate
-from shardwright.report.words import change, human_bytes, human_seconds, percent, short_path, times
+from shardwright.report.words import (
+    change,
+    counted,
+    human_bytes,
+    human_seconds,
+    percent,
+    short_path,
+    times,
+)
 
 # What a collective is there for, in a few words.
 PURPOSE = {
@@ -41,6 +61,8 @@ def explain(record: Record) -> str:
 def _what(record: Record) -> Iterator[str]:
     yield f"{record['program']} on {device_count(record)} x {record['device']['name']}:"
     yield f"{pattern(record)}."
+    if not any(record["decisions"].values()):
+        yield "Every device computes the whole step: moving data would cost more than it saves."
     same = matching_baseline(record)
     if same:
         yield f"This costs exactly what {same.name} costs."
@@ -106,7 +128,7 @@ def _movements(record: Record) -> Iterator[str]:
     for m in movements(record):
         yield (
             f"{m.kind} over {'+'.join(m.axes)}: {human_seconds(m.seconds)},"
-            f" {human_bytes(m.bytes)} in {m.count:g} calls; {PURPOSE.get(m.kind, 'data moves')}"
+            f" {human_bytes(m.bytes)} in {counted(m.count, 'call')}; {PURPOSE.get(m.kind, 'data moves')}"
         )
         rows = [r for r in lines_that_move(record) if (r["kind"], tuple(r["axes"])) == _key(m)]
         for r in rows[:SOURCES]:
@@ -165,7 +187,9 @@ def _compared(record: Record, other: Baseline) -> str:
     compute, links = theirs.compute_s - cost.compute_s, theirs.link_s - cost.link_s
     if theirs.step_s < cost.step_s:
         why = "Your tactics do not allow it" if record["options"].get("tactics") else "Not chosen"
-        return f"{head}, {change(theirs.step_s, cost.step_s)}. {why}: search without them to get it."
+        return (
+            f"{head}, {change(theirs.step_s, cost.step_s)}. {why}: search without them to get it."
+        )
     parts = [
         f"{human_seconds(abs(delta))} {'more' if delta > 0 else 'less'} {what}"
         for what, delta in (("on the links", links), ("of compute", compute))
@@ -176,7 +200,7 @@ def _compared(record: Record, other: Baseline) -> str:
 
 def _proof(record: Record) -> Iterator[str]:
     yield format_certificate(record).removeprefix("proof: ") + "."
-    yield f"{record['search']['evaluations']} plans were priced:"
+    yield f"{counted(record['search']['evaluations'], 'plan')} priced:"
     for line in record["search"]["how"]:
         yield f"    {line}"
 

@@ -79,7 +79,11 @@ def ranked_baselines(record: Record) -> list[Baseline]:
     by_cost: dict[tuple[float, float, int], list[str]] = {}
     for name, row in record["baselines"].items():
         if not isinstance(row, str):
-            key = (float(f"{row['compute_s']:.6g}"), float(f"{row['link_s']:.6g}"), row["peak_bytes"])
+            key = (
+                float(f"{row['compute_s']:.6g}"),
+                float(f"{row['link_s']:.6g}"),
+                row["peak_bytes"],
+            )
             by_cost.setdefault(key, []).append(name)
     rows = []
     for names in by_cost.values():
@@ -128,7 +132,9 @@ def lines_that_move(record: Record) -> list[dict[str, Any]]:
         cause = _INDEX.sub("*", c["cause"].replace(" is needed by ", " for "))
         source = short_source(c["source"])
         key = (c["kind"], tuple(c["axes"]), c["bytes"], source, cause)
-        row = out.setdefault(key, {**c, "source": source, "cause": cause, "count": 0.0, "total_s": 0.0})
+        row = out.setdefault(
+            key, {**c, "source": source, "cause": cause, "count": 0.0, "total_s": 0.0}
+        )
         row["count"] += c["count"]
         row["total_s"] += c["count"] * c["seconds"]
     return sorted(out.values(), key=lambda r: -r["total_s"])

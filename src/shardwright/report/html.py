@@ -10,13 +10,29 @@ import jinja2
 from shardwright.report.eject import starred
 from shardwright.report.explain import explain
 from shardwright.report.facts import (
-    Record, bound, cost_of, device_count, inapplicable, limit_bytes, lines_that_move, mesh_sizes,
-    mesh_text, ranked_baselines, same_cost, warnings,
+    Record,
+    bound,
+    cost_of,
+    device_count,
+    inapplicable,
+    limit_bytes,
+    lines_that_move,
+    mesh_sizes,
+    mesh_text,
+    ranked_baselines,
+    same_cost,
+    warnings,
 )  # fmt: skip
 from shardwright.report.pattern import also_known_as, axis_pattern, pattern, roles
 from shardwright.report.text import format_certificate
 from shardwright.report.words import (
-    change, human_bytes, human_seconds, percent, short_path, spec_text, times,
+    change,
+    human_bytes,
+    human_seconds,
+    percent,
+    short_path,
+    spec_text,
+    times,
 )  # fmt: skip
 
 KINDS = ("arguments", "optimiser state", "activations", "results", "temporaries")
@@ -141,7 +157,9 @@ def _tactics(record: Record) -> dict[str, Any]:
         shown.append(first_fit)
     slowest = max([cost.step_s, *(b.cost.step_s for b in shown)])
 
-    def row(name: str, c: Any, fits: bool, mine: bool, also: tuple[str, ...] = ()) -> dict[str, Any]:
+    def row(
+        name: str, c: Any, fits: bool, mine: bool, also: tuple[str, ...] = ()
+    ) -> dict[str, Any]:
         return {
             "name": name, "cost": c, "fits": fits, "mine": mine, "also": also,
             "compute": round(100 * c.compute_s / slowest, 3) if slowest else 0,

@@ -5,12 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardwright.report.facts import (
-    Record, bound, cost_of, device_count, inapplicable, limit_bytes, mesh_sizes, mesh_text,
-    lines_that_move, ranked_baselines, same_cost, warnings,
+    Record,
+    bound,
+    cost_of,
+    device_count,
+    inapplicable,
+    limit_bytes,
+    lines_that_move,
+    mesh_sizes,
+    mesh_text,
+    ranked_baselines,
+    same_cost,
+    warnings,
 )  # fmt: skip
 from shardwright.report.pattern import BATCH, RESIDUAL, SEQUENCE, also_known_as, axis_pattern, roles
 from shardwright.report.words import (
-    change, columns, human_bytes, human_seconds, listed, percent, short_path, times,
+    change,
+    columns,
+    human_bytes,
+    human_seconds,
+    listed,
+    percent,
+    short_path,
+    times,
 )  # fmt: skip
 
 COLLECTIVES, BASELINES = 6, 7  # rows shown
@@ -143,7 +160,9 @@ def format_certificate(record: Record) -> str:
 
 def _certificate(record: Record) -> Iterator[str]:
     proof = record["certificate"]
-    space = "what your tactics leave open" if record["options"].get("tactics") else "the search space"
+    space = (
+        "what your tactics leave open" if record["options"].get("tactics") else "the search space"
+    )
     if proof["kind"] == "optimal":
         yield f"proof: optimal; under the cost model nothing in {space} is faster and fits"
     elif proof["kind"] == "gap" and proof["gap"] is not None:

@@ -18,11 +18,23 @@ def format_verification(verification: Verification) -> str:
             count, size = totals.get(key, (0.0, 0.0))
             cells += [human_bytes(size), f"x{count:g}" if count else ""]
         rows.append(tuple(cells))  # type: ignore[arg-type]
-    rows.append(("all collectives", human_bytes(v.predicted_bytes), "", human_bytes(v.compiled_bytes), ""))
     rows.append(
-        ("peak memory", human_bytes(v.predicted_peak_bytes), "", human_bytes(v.compiled_peak_bytes), "")
+        ("all collectives", human_bytes(v.predicted_bytes), "", human_bytes(v.compiled_bytes), "")
     )
-    lines = [f"compiled for {v.target}", columns(rows, right=(1, 2, 3, 4)), *_findings(v)]
+    rows.append(
+        (
+            "peak memory",
+            human_bytes(v.predicted_peak_bytes),
+            "",
+            human_bytes(v.compiled_peak_bytes),
+            "",
+        )
+    )
+    lines = [
+        f"compiled for {'the current devices' if v.target == 'current' else v.target}",
+        columns(rows, right=(1, 2, 3, 4)),
+        *_findings(v),
+    ]
     lines.append("verified: compiled as predicted" if v.ok else "NOT as predicted")
     return "\n".join(lines)
 

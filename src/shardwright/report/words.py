@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from shardwright.analysis.text import human_bytes
 
 __all__ = [
-    "change", "columns", "human_bytes", "human_seconds", "listed", "percent", "short_path", "short_source",
+    "change", "columns", "counted", "human_bytes", "human_seconds", "listed", "percent", "short_path", "short_source",
     "spec_text",
     "times",
 ]  # fmt: skip
@@ -63,6 +63,11 @@ def short_path(path: str) -> str:
 def short_source(source: str) -> str:
     """A line without the functions around its own: make.<locals>.step -> step"""
     return _LOCALS.sub("", source)
+
+
+def counted(count: float, thing: str) -> str:
+    """1 call, 2 calls"""
+    return f"{count:g} {thing}{'s' * (count != 1)}"
 
 
 def times(count: float) -> str:

@@ -25,6 +25,7 @@ GREED = 0.5  # how much of an action's worth is the best found below it; the res
 WIDEN, WIDEN_POWER = 4.0, 0.5  # actions looked at: WIDEN * visits ** WIDEN_POWER
 ROLLOUTS = 4  # completions drawn in each simulation
 EARLY, GUIDED = 0.4, 4.0  # after this part of the budget, so many guided completions for each
+LATE = 3  # entries before the tree looks at updates
 FROM_ROOT = 0.7  # guided completions that leave the path as well
 ELITE, ELITE_BIAS = 16, 0.2  # kinds of good states that guide completions; how often the best
 TEMPERATURE = 0.05  # of the prior, in units of log seconds
@@ -196,7 +197,7 @@ def _best_action(tree: Tree, node: int) -> int:
 def expand(tree: Tree, space: Space, objective: Objective, scale: _Scale, node: int) -> None:
     """Gives a node its children: all legal appends that change something, evaluated at once."""
     state = tree.states[node]
-    legal = space.legal(state)
+    legal = [a for a in space.legal(state) if not _too_early(space, state, a)]
     children = [space.after(state, a) for a in legal]
     keys = space.keys([state, *children])
     known: dict[bytes, State] = {}  # one representative per node is evaluated
@@ -223,6 +224,12 @@ def expand(tree: Tree, space: Space, objective: Objective, scale: _Scale, node: 
     weights = np.exp(np.clip(ranked - ranked.max(), -8.0, 0.0)) * ~np.isnan(gains)
     tree.prior[node] = weights / weights.sum()
     tree.expanded[node] = True
+
+
+def _too_early(space: Space, state: State, action: int) -> bool:
+    """Entries for updates only come last in a list: the tree looks at them late."""
+    late = space.actions[action].entry.scope == UPDATES
+    return late and sum(map(len, state)) < LATE
 
 
 def rollout(
@@ -275,11 +282,13 @@ def _changed(space: Space, guide: State, rng: np.random.Generator) -> list[int]:
         if (i := space.number.get((axis, e))) is not None
     ]  # fmt: skip
     for _ in range(int(rng.geometric(0.6))):
-        change, at = int(rng.integers(3)), int(rng.integers(len(order) + 1))
+        change, at = int(rng.integers(4)), int(rng.integers(len(order) + 1))
         if change == 0 or not order:
             order.insert(at, int(rng.integers(len(space.actions))))
         elif change == 1:
             order.pop(at % len(order))
+        elif change == 2:
+            order[at % len(order)] = int(rng.integers(len(space.actions)))
         else:
             order.insert(at % len(order), order.pop(int(rng.integers(len(order)))))
     return order

@@ -150,10 +150,7 @@ def _splits(layout: Layout, placement: Placement, axis_sizes: Sequence[int]) -> 
                 return False
             left[atom] = -(-left[atom] // axis_sizes[axis])
     return all(
-        left[i] == 1
-        for j in placement
-        if j != WHOLE
-        for i in range(j - layout.atoms[j].place, j)
+        left[i] == 1 for j in placement if j != WHOLE for i in range(j - layout.atoms[j].place, j)
     )
 
 

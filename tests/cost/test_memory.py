@@ -1,0 +1,173 @@
+"""Peak memory as formulas in the sizes of small programs, and against the host compiler."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from shardwright.analysis.analysis import analyze_program
+from shardwright.cost.devices import device
+from shardwright.cost.model import CostModel
+from shardwright.mesh import Mesh
+from shardwright.program.tracing import trace
+from shardwright.spmd.decisions import empty
+from tests.spmd.lists import state
+
+B, D, F, O, L = 256, 64, 512, 32, 6
+N = 4  # devices
+
+
+def f32(*shape: int) -> Any:
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+
+def forward(x: Any, w1: Any, w2: Any) -> Any:
+    return jnp.tanh(x @ w1) @ w2
+
+
+def train(weights: Any, moments: Any, x: Any, y: Any) -> Any:
+    grads = jax.grad(lambda w: jnp.mean((forward(x, *w) - y) ** 2))(weights)
+    moments = jax.tree.map(lambda m, g: 0.9 * m + g, moments, grads)
+    return jax.tree.map(lambda w, m: w - 0.1 * m, weights, moments), moments
+
+
+def deep(weights: Any, x: Any) -> Any:
+    for w in weights:
+        x = jnp.tanh(x @ w)
+    return jnp.sum(x * x)
+
+
+def deep_remat(weights: Any, x: Any) -> Any:
+    """The same, in blocks of two layers that are computed again."""
+    pair = jax.checkpoint(lambda x, a, b: jnp.tanh(jnp.tanh(x @ a) @ b))
+    for a, b in zip(weights[::2], weights[1::2], strict=True):
+        x = pair(x, a, b)
+    return jnp.sum(x * x)
+
+
+def deep_scan(weights: Any, x: Any) -> Any:
+    return jnp.sum(jax.lax.scan(lambda c, w: (jnp.tanh(c @ w), None), x, weights)[0] ** 2)
+
+
+WEIGHTS = [f32(D, F), f32(F, O)]
+PROGRAMS: dict[str, tuple[Any, list[Any], tuple[int, ...]]] = {
+    "forward": (forward, [f32(B, D), *WEIGHTS], ()),
+    "train": (train, [WEIGHTS, WEIGHTS, f32(B, D), f32(B, O)], ()),
+    "train, donated": (train, [WEIGHTS, WEIGHTS, f32(B, D), f32(B, O)], (0, 1)),
+    "deep": (jax.grad(deep), [[f32(D, D)] * L, f32(B, D)], ()),
+    "deep, remat": (jax.grad(deep_remat), [[f32(D, D)] * L, f32(B, D)], ()),
+    "scan, forward": (deep_scan, [f32(L, D, D), f32(B, D)], ()),
+    "scan": (jax.grad(deep_scan), [f32(L, D, D), f32(B, D)], ()),
+}
+LABELS = {"B": "x[0]", "D": "w1[0]", "F": "w1[1]"}
+TRAIN_LABELS = {"B": "x[0]", "D": "weights[0][0]", "F": "weights[0][1]"}
+
+
+def model_of(name: str, labels: dict[str, str] | None = None) -> CostModel:
+    fn, args, donated = PROGRAMS[name]
+    analysis = analyze_program(trace(fn, *args, donate_argnums=donated), labels)
+    return CostModel(analysis, Mesh({"a": N}), device("tpu-v5e"))
+
+
+def peak(name: str, *lists: str, labels: dict[str, str] | None = None) -> float:
+    """Peak in numbers of 4 bytes."""
+    model = model_of(name, labels)
+    chosen = state(model.analysis, *lists) if lists else empty(1)
+    return model.cost(chosen).peak_bytes / 4
+
+
+WEIGHT = D * F + F * O
+ARGUMENTS = 2 * WEIGHT + B * D + B * O  # weights, moments, data
+
+
+@pytest.mark.parametrize(
+    "name, numbers",
+    [
+        # Arguments and the result, and the hidden layer: tanh writes over what it reads.
+        ("forward", B * D + WEIGHT + B * O + B * F),
+        # At the gradient of the hidden layer: that and the hidden layer itself, the gradient of
+        # w2, the gradient of the result that both come from.
+        ("train, donated", ARGUMENTS + 2 * B * F + F * O + B * O),
+        # Without donation the new weights and moments need a place of their own.
+        ("train", ARGUMENTS + 2 * WEIGHT + 2 * B * F + F * O + B * O),
+        # The activations of all layers but the last, then its gradient on its way down, and the
+        # gradient of one weight in another order than the result's.
+        ("deep", L * D * D + B * D + L * D * D + 7 * B * D + D * D),
+        # The carry, and the step's own product, and one slice of the weights.
+        ("scan, forward", L * D * D + B * D + 2 * B * D + D * D + 1),
+    ],
+)
+def test_peak(name: str, numbers: int) -> None:
+    assert peak(name) == numbers
+
+
+def test_donation_removes_the_double() -> None:
+    """What is saved is a second copy of weights and moments."""
+    assert peak("train") - peak("train, donated") == 2 * WEIGHT
+
+
+def test_recomputing_lowers_the_peak() -> None:
+    """Of two layers only one activation is kept, the other lives while its pair is done again."""
+    saved = peak("deep") - peak("deep, remat")
+    assert B * D <= saved <= (L // 2) * B * D
+
+
+def test_stacks_of_a_loop_are_counted() -> None:
+    """What the backward pass needs of each step is a stack of L; the forward pass keeps none."""
+    stack = L * B * D
+    assert peak("scan") >= peak("scan, forward") + stack
+
+
+@pytest.mark.parametrize(
+    "lists, part",
+    [
+        # Data parallel: activations and data are split, weights are not.
+        ("B", B * D // N + WEIGHT + B * O // N + B * F // N),
+        # Megatron: the hidden layer and both weights, but not the data nor the result.
+        ("F", B * D + WEIGHT // N + B * O + B * F // N),
+    ],
+)
+def test_split_arguments_and_activations(lists: str, part: int) -> None:
+    assert peak("forward", lists, labels=LABELS) == pytest.approx(part, rel=0.25)
+    assert peak("forward", lists, labels=LABELS) >= part
+
+
+def test_a_gathered_weight_is_a_temporary() -> None:
+    """FSDP stores a quarter of w1 and gathers it for the dot: it counts there and only there."""
+    kept = B * D // N + D * F // N + F * O + B * O // N
+    at_the_dot = kept + B * F // N + D * F
+    assert peak("forward", "B D", labels=LABELS) == at_the_dot
+
+
+def test_zero_splits_moments_only() -> None:
+    """Weights whole, moments split: a quarter of the moments is what is left of them."""
+    data = peak("train, donated", "B", labels=TRAIN_LABELS)
+    zero = peak("train, donated", "B D! F!", labels=TRAIN_LABELS)
+    moments = WEIGHT - WEIGHT // N
+    assert data - zero <= moments + WEIGHT  # moments, and gradients that are scattered at once
+    assert data - zero >= 0.5 * moments
+
+
+# Host compiler: arguments + results - donated + temporaries, on one device.
+@pytest.mark.parametrize(
+    "name, off",
+    [
+        ("forward", 0.01),
+        ("train", 0.08),
+        ("train, donated", 0.01),
+        ("deep", 0.05),
+        ("scan, forward", 0.01),
+        ("scan", 0.10),
+    ],
+)
+def test_against_the_host_compiler(name: str, off: float) -> None:
+    fn, args, donated = PROGRAMS[name]
+    sizes = jax.jit(fn, donate_argnums=donated).lower(*args).compile().memory_analysis()
+    compiled = (
+        sizes.argument_size_in_bytes + sizes.output_size_in_bytes - sizes.alias_size_in_bytes
+        + sizes.temp_size_in_bytes
+    )  # fmt: skip
+    assert 4 * peak(name) == pytest.approx(compiled, rel=off)

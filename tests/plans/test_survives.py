@@ -1,0 +1,370 @@
+"""What a function has and can do, it still has and can do as plan.jit(fn): nothing is lost."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import io_callback
+from jax.sharding import PartitionSpec as P
+
+import shardwright as sw
+from tests.plans.runs import DEVICES
+
+MESH = {"data": 4, "model": 2}
+KEY = jax.random.key(0)
+X = jax.random.normal(jax.random.key(1), (16, 8))
+PARAMS = {
+    "w1": jax.random.normal(jax.random.key(2), (8, 32)) / 3,
+    "w2": jax.random.normal(jax.random.key(3), (32, 8)) / 6,
+}
+
+
+def plan(fn: Callable[..., Any], *args: Any, **options: Any) -> sw.Plan:
+    """A plan that splits the batch, and the hidden dim where there is one."""
+    options = {"mesh": MESH, "device": DEVICES["balanced"], "seconds": 0.2} | options
+    return sw.partition(fn, *args, **options)
+
+
+def forward(params: dict[str, jax.Array], x: jax.Array) -> jax.Array:
+    return jnp.tanh(x @ params["w1"]) @ params["w2"]
+
+
+PINS = [sw.Pin("x", 0, "data"), sw.Pin("params['w1']", 1, "model")]
+
+
+@pytest.fixture(scope="module")
+def planned() -> Any:
+    return plan(forward, PARAMS, X, tactics=PINS).jit(forward)
+
+
+def close(got: Any, want: Any) -> None:
+    """All leaves agree within rounding, on the scale of their largest entry."""
+    for g, w in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        scale = float(np.max(np.abs(w), initial=1.0))
+        np.testing.assert_allclose(g, w, rtol=0, atol=1e-5 * scale)
+
+
+# Transformations of the planned function ------------------------------------------------------
+
+TRANSFORMATIONS: dict[str, Callable[[Callable[..., Any]], Any]] = {
+    "grad": lambda f: jax.grad(lambda p: jnp.sum(f(p, X) ** 2))(PARAMS),
+    "value_and_grad of both": lambda f: jax.value_and_grad(
+        lambda p, x: jnp.sum(f(p, x) ** 2), argnums=(0, 1)
+    )(PARAMS, X),
+    "jvp": lambda f: jax.jvp(lambda x: f(PARAMS, x), (X,), (jnp.ones_like(X),)),
+    "vmap": lambda f: jax.vmap(f, in_axes=(None, 0))(PARAMS, jnp.stack([X, 2 * X, -X])),
+    "grad of vmap": lambda f: jax.grad(
+        lambda p: jnp.sum(jax.vmap(f, in_axes=(None, 0))(p, jnp.stack([X, -X])) ** 2)
+    )(PARAMS),
+    "jit around it": lambda f: jax.jit(lambda p, x: f(p, x) + 1)(PARAMS, X),
+    "scan around it": lambda f: jax.lax.scan(lambda x, _: (f(PARAMS, x), x.sum()), X, None, 3),
+    "hessian product": lambda f: jax.jvp(
+        jax.grad(lambda x: jnp.sum(f(PARAMS, x) ** 2)), (X,), (jnp.ones_like(X),)
+    ),
+    "checkpoint": lambda f: jax.grad(lambda x: jax.checkpoint(f)(PARAMS, x).sum())(X),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMATIONS)
+def test_transformations(name: str, planned: Any) -> None:
+    transform = TRANSFORMATIONS[name]
+    close(transform(planned), transform(forward))
+
+
+def test_ahead_of_time(planned: Any) -> None:
+    lowered = planned.lower(PARAMS, X)
+    compiled = lowered.compile()
+    close(compiled(*planned.plan.place(PARAMS, X)), forward(PARAMS, X))
+    assert "all-reduce" in compiled.as_text()
+    assert planned.eval_shape(PARAMS, X).shape == (16, 8)
+    assert planned.trace(PARAMS, X).jaxpr is not None
+
+
+def test_export(planned: Any) -> None:
+    exported = jax.export.export(planned)(PARAMS, X)
+    assert exported.nr_devices == 8
+    again = jax.export.deserialize(exported.serialize())
+    close(jax.jit(again.call)(*planned.plan.place(PARAMS, X)), forward(PARAMS, X))
+
+
+# Functions with something inside --------------------------------------------------------------
+
+
+@jax.custom_vjp
+def clipped(x: jax.Array) -> jax.Array:
+    """The identity, with a gradient that nobody would derive."""
+    return x
+
+
+clipped.defvjp(lambda x: (x, None), lambda _, g: (7 * g,))
+
+
+@jax.custom_jvp
+def strange(x: jax.Array) -> jax.Array:
+    return jnp.sin(x)
+
+
+strange.defjvp(lambda primals, tangents: (strange(*primals), 5 * tangents[0]))
+
+
+def with_scan(params: dict[str, jax.Array], x: jax.Array) -> Any:
+    def body(c: jax.Array, scale: jax.Array) -> tuple[jax.Array, jax.Array]:
+        c = jnp.tanh(c @ params["w1"]) @ params["w2"] * scale
+        return c, c.sum(0)
+
+    return jax.lax.scan(body, x, jnp.arange(3.0))
+
+
+def with_while(params: dict[str, jax.Array], x: jax.Array) -> Any:
+    return jax.lax.while_loop(
+        lambda c: c[0] < 3, lambda c: (c[0] + 1, jnp.tanh(c[1] @ params["w1"]) @ params["w2"]),
+        (0, x),
+    )  # fmt: skip
+
+
+def with_cond(params: dict[str, jax.Array], x: jax.Array) -> Any:
+    return jax.lax.cond(
+        x.sum() > 0, lambda x: jnp.tanh(x @ params["w1"]) @ params["w2"], lambda x: 2 * x, x
+    )
+
+
+def with_switch(params: dict[str, jax.Array], x: jax.Array) -> Any:
+    branches = [lambda x: x, lambda x: forward(params, x), lambda x: -x]
+    return jax.lax.switch(jnp.argmax(x[0, :3]), branches, x)
+
+
+def with_remat(params: dict[str, jax.Array], x: jax.Array) -> Any:
+    block = jax.checkpoint(lambda x: x + forward(params, x))
+    return jax.grad(lambda x: jnp.sum(block(block(x)) ** 2))(x)
+
+
+def with_fori(params: dict[str, jax.Array], x: jax.Array) -> Any:
+    return jax.lax.fori_loop(0, 4, lambda i, c: forward(params, c) + i, x)
+
+
+def with_custom(params: dict[str, jax.Array], x: jax.Array) -> Any:
+    return strange(clipped(x) @ params["w1"]) @ params["w2"]
+
+
+def with_key(params: dict[str, jax.Array], x: jax.Array) -> Any:
+    noise = jax.random.normal(jax.random.fold_in(KEY, 3), x.shape)
+    return forward(params, x + noise)
+
+
+def with_constants(params: dict[str, jax.Array], x: jax.Array) -> Any:
+    table = np.arange(128.0, dtype=np.float32).reshape(16, 8)
+    return forward(params, x + table), table, 3, None, "text"
+
+
+BODIES = [
+    with_scan, with_while, with_cond, with_switch, with_remat, with_fori, with_custom, with_key,
+    with_constants,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fn", BODIES)
+def test_bodies(fn: Callable[..., Any]) -> None:
+    planned = plan(fn, PARAMS, X, tactics=PINS)
+    got, want = planned.jit(fn)(PARAMS, X), fn(PARAMS, X)
+    assert jax.tree.structure(got) == jax.tree.structure(want)
+    for g, w in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        if isinstance(w, str):
+            assert g == w
+        else:
+            close(g, w)
+
+
+@pytest.mark.parametrize("fn", [with_scan, with_remat, with_cond])
+def test_constraints_are_inside_bodies(fn: Callable[..., Any]) -> None:
+    """The body of a loop, a branch or a recomputed block holds placements of its own."""
+    jaxpr = plan(fn, PARAMS, X, tactics=PINS).jit(fn).trace(PARAMS, X).jaxpr.jaxpr
+
+    def constraints(jaxpr: Any, inside: bool) -> int:
+        count = 0
+        for eqn in jaxpr.eqns:
+            count += inside and eqn.primitive.name == "sharding_constraint"
+            deeper = eqn.primitive.name in ("scan", "cond", "checkpoint")
+            for sub in jax.core.jaxprs_in_params(eqn.params):
+                count += constraints(sub, inside or deeper)
+        return count
+
+    assert constraints(jaxpr, False) > 0
+
+
+@pytest.mark.parametrize("fn, slope", [(clipped, 7.0), (strange, 5.0)])
+def test_custom_derivatives(fn: Callable[..., Any], slope: float) -> None:
+    """The user's rule, not the derivative of the body, is what grad of the planned function uses."""
+
+    def f(x: jax.Array) -> jax.Array:
+        return fn(x).sum()
+
+    planned = plan(f, X, tactics=[sw.Pin("x", 0, "data")]).jit(f)
+    close(jax.grad(planned)(X), jnp.full_like(X, slope))
+
+
+def test_effects(capfd: pytest.CaptureFixture[str]) -> None:
+    seen: list[float] = []
+
+    def loud(x: jax.Array) -> jax.Array:
+        total = x.sum()
+        jax.debug.print("total {}", total)
+        io_callback(lambda t: seen.append(float(t)), None, total, ordered=False)
+        return x * 2
+
+    with jax.default_device(jax.devices()[0]):
+        out = plan(loud, X, tactics=[sw.Pin("x", 0, "data")]).jit(loud)(X)
+        jax.block_until_ready(out)
+        jax.effects_barrier()
+    np.testing.assert_allclose(seen, [float(X.sum())], rtol=1e-5)
+    assert capfd.readouterr().out.count("total") == 1
+
+
+def test_names() -> None:
+    def named(x: jax.Array) -> jax.Array:
+        with jax.named_scope("tower"):
+            return jnp.sin(x) * 2
+
+    planned = plan(named, X, tactics=[sw.Pin("x", 0, "data")]).jit(named)
+    assert planned.__name__ == "named"
+    assert "tower" in planned.lower(X).compile().as_text()
+    assert "jit_named" in planned.lower(X).as_text()
+
+
+# Calls ------------------------------------------------------------------------------------------
+
+
+def test_donation() -> None:
+    def step(state: dict[str, jax.Array], x: jax.Array) -> dict[str, jax.Array]:
+        return {k: v + x.sum() for k, v in state.items()}
+
+    p = plan(step, PARAMS, X, donate_argnums=0)
+    state, x = p.place(jax.tree.map(np.asarray, PARAMS), np.asarray(X))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        new = p.jit(step)(state, x)
+    assert all(v.is_deleted() for v in state.values())
+    assert not x.is_deleted()
+    close(new, {k: v + X.sum() for k, v in PARAMS.items()})
+
+
+def test_static_arguments() -> None:
+    def power(x: jax.Array, n: int, name: str) -> jax.Array:
+        return x**n if name == "power" else x
+
+    p = plan(power, X, 3, "power", static_argnums=(1, 2), tactics=[sw.Pin("x", 0, "data")])
+    f = p.jit(power)
+    close(f(X, 3, "power"), X**3)
+    close(f.lower(X, 3, "power").compile()(p.place(X, 3, "power")[0]), X**3)
+    assert jax.tree.structure(p.in_shardings()) == jax.tree.structure((X,))
+    with pytest.raises(sw.ShardwrightError, match="made for another program"):
+        f(X, 2, "power")
+
+
+def test_keyword_arguments() -> None:
+    def f(x: jax.Array, *, scale: jax.Array, shift: float) -> jax.Array:
+        return x * scale + shift
+
+    scale = jnp.arange(8.0)
+    p = plan(f, X, scale=scale, shift=2.0)
+    g = p.jit(f)
+    close(g(X, scale=scale, shift=2.0), X * scale + 2)
+    close(g(X, shift=3.0, scale=scale), X * scale + 3)
+    (x,), named = p.place(X, scale=scale, shift=2.0)
+    close(g(x, **named), X * scale + 2)
+    close(g.lower(X, scale=scale, shift=2.0).compile()(x, **named), X * scale + 2)
+
+
+def test_pytrees_with_things_that_are_not_arrays() -> None:
+    model = eqx.nn.MLP(8, 8, 32, 2, activation=jnp.tanh, key=KEY)
+
+    def f(model: eqx.nn.MLP, x: jax.Array) -> tuple[Any, jax.Array]:
+        return model, jax.vmap(model)(x)
+
+    p = plan(f, model, X)
+    same, out = p.jit(f)(model, X)
+    close(out, jax.vmap(model)(X))
+    assert same.activation is model.activation
+    close(jax.vmap(same)(X), out)
+    placed, x = p.place(model, X)
+    close(p.jit(f)(placed, x)[1], out)
+
+
+@jax.tree_util.register_dataclass
+@dataclass
+class Batch:
+    x: jax.Array
+    mask: jax.Array | None = None
+
+
+@pytest.mark.parametrize("batch", [Batch(X), Batch(X, X > 0)])
+def test_dataclasses_and_none(batch: Batch) -> None:
+    def f(batch: Batch) -> Batch:
+        return Batch(batch.x * 2, batch.mask)
+
+    p = plan(f, batch)
+    assert jax.tree.structure(p.jit(f)(batch)) == jax.tree.structure(batch)
+    placed = p.place(batch)
+    assert isinstance(placed, Batch)
+
+
+def test_partials_and_methods() -> None:
+    def f(config: str, x: jax.Array) -> jax.Array:
+        return x + len(config)
+
+    g = partial(f, "four")
+    close(plan(g, X).jit(g)(X), X + 4)
+
+
+def test_a_jitted_function_keeps_its_own_options() -> None:
+    @partial(jax.jit, static_argnums=1, donate_argnums=0)
+    def f(x: jax.Array, n: int) -> jax.Array:
+        return x * n
+
+    p = plan(f, X, 3)
+    x, _ = p.place(np.asarray(X), 3)
+    close(p.jit(f)(x, 3), X * 3)
+    assert x.is_deleted()
+
+
+def test_python_numbers() -> None:
+    def f(x: jax.Array, n: float, k: int) -> jax.Array:
+        return x * n + k
+
+    p = plan(f, X, 2.0, 3)
+    close(p.jit(f)(X, 2.0, 3), X * 2 + 3)
+    close(p.jit(f)(X, 5.0, 1), X * 5 + 1)
+
+
+# Shardings --------------------------------------------------------------------------------------
+
+
+def test_shardings_are_plain_trees() -> None:
+    """in_shardings and out_shardings work with jax.jit alone."""
+    p = plan(forward, PARAMS, X, tactics=PINS)
+    f = jax.jit(forward, in_shardings=p.in_shardings(), out_shardings=p.out_shardings())
+    out = f(*p.place(PARAMS, X))
+    close(out, forward(PARAMS, X))
+    assert p.specs()["params['w1']"] == P(None, "model")
+    assert p.specs()["x"] == P("data")
+    assert p.in_shardings()[0]["w1"].spec == P(None, "model")
+
+
+def test_init_creates_the_state_split() -> None:
+    def make(key: jax.Array) -> dict[str, jax.Array]:
+        return {k: jax.random.normal(key, v.shape) for k, v in PARAMS.items()}
+
+    p = plan(forward, PARAMS, X, tactics=PINS)
+    state = p.init(make, KEY)
+    close(state, make(KEY))
+    assert state["w1"].sharding.spec == P(None, "model")
+    assert state["w1"].addressable_shards[0].data.shape == (8, 16)
+    close(p.jit(forward)(state, X), forward(make(KEY), X))

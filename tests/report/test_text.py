@@ -1,0 +1,141 @@
+"""print(plan) and explain: the figures are the record's, the pattern has the field's name."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from shardwright.report.explain import explain, type_bytes
+from shardwright.report.facts import lines_that_move, movements, ranked_baselines
+from shardwright.report.pattern import also_known_as, pattern
+from shardwright.report.text import format_plan
+from shardwright.report.words import (
+    change,
+    human_bytes,
+    human_seconds,
+    short_path,
+    short_source,
+    spec_text,
+    times,
+)  # fmt: skip
+from tests.report.records import plan_of, record_of
+
+PATTERNS = [
+    ("dp", "data parallel over data; nothing over model", "DataParallel(data)"),
+    ("fsdp+tp", "data parallel + FSDP over data; tensor parallel over model",
+     "FSDP(data) + Megatron(model)"),
+    ("dp+tp+sp", "data parallel over data; tensor parallel, then sequence parallel over model",
+     "DataParallel(data) + Megatron(model) + SequenceParallel(model)"),
+    ("zero", "data parallel + ZeRO-2 over data and model", "ZeRO-2(data) + ZeRO-2(model)"),
+    ("cp", "nothing over data; context parallel over model", "ContextParallel(model, query)"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("tactics, words, tactic", PATTERNS)
+def test_patterns_have_their_names(tactics: str, words: str, tactic: str) -> None:
+    record = record_of("transformer_train", tactics)
+    assert pattern(record) == words
+    assert also_known_as(record) == tactic
+
+
+def test_the_plan_is_on_one_screen() -> None:
+    text = format_plan(record_of("transformer_train", "fsdp+tp"))
+    assert len(text.splitlines()) <= 45
+    assert text.splitlines()[0] == "train_step on 8 x tpu-v5e, mesh data=4 x model=2"
+
+
+def test_the_figures_are_the_plans() -> None:
+    plan = plan_of("transformer_train", "fsdp+tp")
+    text, record = str(plan), plan.record
+    assert f"predicted step  {human_seconds(plan.cost.step_s)}" in text
+    assert human_bytes(plan.cost.peak_bytes) in text
+    assert human_bytes(record["memory"]["limit_bytes"]) in text
+    total = sum(c.count * c.seconds for c in plan.collectives)
+    assert f"links, {human_seconds(total)} in all" in text
+    assert sum(m.seconds for m in movements(record)) == pytest.approx(total)
+    assert sum(r["total_s"] for r in lines_that_move(record)) == pytest.approx(total)
+    assert total == pytest.approx(plan.cost.link_s)
+
+
+def test_every_tactic_is_counted() -> None:
+    record = record_of("transformer_train", "fsdp+tp")
+    ranked = ranked_baselines(record)
+    named = [n for b in ranked for n in (b.name, *b.also)]
+    missing = [n for n, row in record["baselines"].items() if isinstance(row, str)]
+    assert sorted(named + missing) == sorted(record["baselines"])
+    assert f"{len(missing)} do not apply" in format_plan(record)
+
+
+def test_tactics_over_memory_are_marked() -> None:
+    record = record_of("transformer_train", "fsdp+tp")
+    record["search"] = {**record["search"], "memory": record["cost"]["peak_bytes"]}
+    marked = [line for line in format_plan(record).splitlines() if "over memory" in line]
+    assert any("Megatron(model) " in line for line in marked)  # faster, but larger
+    assert "too much" in explain(record)
+
+
+@pytest.mark.parametrize("changes, words", [
+    ({"opaque": {"sort_twice": 3}}, "warning: no rule for sort_twice x3"),
+    ({"replicated": [{"path": "state['big'][0]['w']", "bytes": 2_000_000}]},
+     "warning: whole on every device: state.big[*].w (2.0 MB)"),
+    ({"search": {"interrupted": True, "memory": None, "evaluations": 1, "how": []}},
+     "warning: the search was interrupted"),
+    ({"certificate": {"kind": "none", "lower_bound_s": 0.0, "gap": None, "evaluated": 0}},
+     "proof: none"),
+    ({"certificate": {"kind": "gap", "lower_bound_s": 2e-4, "gap": 0.25, "evaluated": 0}},
+     "proof: within 25.0% of the optimum"),
+    ({"collectives": []}, "nothing moves between devices"),
+    ({"baselines": {}}, "proof: optimal"),
+])  # fmt: skip
+def test_what_must_be_said_is_said(changes: dict[str, Any], words: str) -> None:
+    record = record_of("transformer_train", "fsdp+tp", **changes)
+    assert words in format_plan(record)
+    assert explain(record)
+
+
+def test_nothing_split_is_explained() -> None:
+    record = record_of("mlp_forward")
+    if any(record["decisions"].values()):
+        record["decisions"] = {axis: [] for axis in record["decisions"]}
+    assert pattern(record) == "nothing is split"
+    assert "moving data would cost more" in explain(record)
+    assert "nothing is split" in format_plan(record)
+
+
+def test_explain_names_movements_and_lines() -> None:
+    plan = plan_of("transformer_train", "fsdp+tp")
+    text = plan.explain()
+    for kind, axes in {(c.kind, c.axes) for c in plan.collectives}:
+        assert f"{kind} over {'+'.join(axes)}: " in text
+    assert re.search(r"transformer\.py:\d+ ", text)
+    assert "Your tactics do not allow it" in text  # with tactics given, others may be faster
+
+
+@pytest.mark.parametrize("call, text", [
+    ((human_seconds, 4.5575), "4.56 s"),
+    ((human_seconds, 0.34863), "349 ms"),
+    ((human_seconds, 0.99996), "1.00 s"),
+    ((human_seconds, 12e-6), "12.0 us"),
+    ((human_seconds, 0.0), "0 s"),
+    ((change, 1.051, 1.0), "+5.1%"),
+    ((change, 1.0003, 1.0), "+0.03%"),
+    ((change, 12.5, 1.0), "x12.5"),
+    ((times, 64.0), "x64"),
+    ((times, 2.5), "x2.5"),
+    ((short_path, "state.params['layers'][*]['w1']"), "state.params.layers[*].w1"),
+    ((short_source, "a.py:3 make.<locals>.step"), "a.py:3 step"),
+    ((spec_text, [["data"], [], ["data", "model"], []]), "P('data', None, ('data', 'model'))"),
+])  # fmt: skip
+def test_words(call: tuple[Any, ...], text: str) -> None:
+    fn, *args = call
+    assert fn(*args) == text
+
+
+@pytest.mark.parametrize("text, size", [
+    ("f32[8,4]", 8 * 4 * 4), ("bf16[3]", 6), ("i32[]", 4), ("bool[5]", 5), ("f8_e4m3fn[7]", 7),
+    ("u8[2,2]", 4), ("f64[2]", 16),
+])  # fmt: skip
+def test_type_bytes(text: str, size: int) -> None:
+    assert type_bytes(text) == size

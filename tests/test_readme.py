@@ -1,0 +1,109 @@
+"""The code on our pages runs, and prints what the pages say. To write the outputs again:
+
+python tests/test_readme.py
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README, TOUR = ROOT / "README.md", ROOT / "docs" / "how_it_works.md"
+
+# ```python code ```, then perhaps ```text output ```
+BLOCK = re.compile(r"```python\n(.*?)```\n(?:\n```text\n(.*?)```\n)?", re.DOTALL)
+
+
+def blocks(page: str) -> list[tuple[str, str | None]]:
+    """(code, output shown below it, if any) in order."""
+    return [(m.group(1), m.group(2)) for m in BLOCK.finditer(page)]
+
+
+def run(page: str) -> list[str]:
+    """What each block prints; all run in one namespace, as a reader would."""
+    namespace: dict[str, object] = {"__name__": "page"}
+    printed = []
+    for code, _ in blocks(page):
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            exec(compile(code, "page.py", "exec"), namespace)
+        printed.append(out.getvalue())
+    return printed
+
+
+def rewritten(page: str, outputs: list[str]) -> str:
+    """The page with these outputs."""
+    fresh = iter(outputs)
+
+    def put(match: re.Match[str]) -> str:
+        output = next(fresh)
+        shown = f"\n```text\n{output}```\n" if match.group(2) is not None else ""
+        return f"```python\n{match.group(1)}```\n{shown}"
+
+    return BLOCK.sub(put, page)
+
+
+def headings(output: str) -> list[str]:
+    """First line, and the first words of the other lines that are not indented."""
+    first, *rest = output.splitlines()
+    return [first] + [line.split(" ")[0] for line in rest if line and not line.startswith(" ")]
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # the code saves plans
+
+
+@pytest.mark.slow
+def test_the_readme_runs() -> None:
+    """Figures may move with the models; what the output is made of may not."""
+    page = README.read_text()
+    for (_, shown), printed in zip(blocks(page), run(page), strict=True):
+        if shown is not None:
+            assert headings(printed) == headings(shown), "run: python tests/test_readme.py"
+
+
+def test_the_tour_is_fresh() -> None:
+    page = TOUR.read_text()
+    for (code, shown), printed in zip(blocks(page), run(page), strict=True):
+        assert (shown or "") == printed, f"run: python tests/test_readme.py\n{code}"
+
+
+@pytest.mark.parametrize("page", [README, TOUR], ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+        if not link.startswith("http"):
+            assert (page.parent / link).exists(), link
+
+
+def test_examples_and_commands_in_the_readme_exist() -> None:
+    from shardwright.cli import main
+
+    for command, target in re.findall(
+        r"^shardwright (\w+) (\S+)", README.read_text(), re.MULTILINE
+    ):
+        assert command in main.commands
+        if ":" in target:
+            assert (ROOT / target.partition(":")[0]).exists()
+
+
+if __name__ == "__main__":
+    os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    sys.path.insert(0, str(ROOT / "src"))
+    here = Path.cwd()
+    for path in (README, TOUR):
+        text = path.read_text()
+        with contextlib.ExitStack() as stack:
+            import tempfile
+
+            os.chdir(stack.enter_context(tempfile.TemporaryDirectory()))
+            path.write_text(rewritten(text, run(text)))
+            os.chdir(here)
