@@ -1,6 +1,6 @@
 """Runs every benchmark: each module of this folder that has a `main()`.
 
-    python benchmarks/run.py [name ...]
+python benchmarks/run.py [name ...]
 """
 
 from __future__ import annotations

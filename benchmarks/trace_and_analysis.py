@@ -2,9 +2,9 @@
 
     python -m benchmarks.trace_and_analysis [--depths 8 20 80] [--repeats 3]
 
-Every stage of every depth is timed in one run, the stages of one repeat side by side, in CPU seconds
-(all are single-threaded), so that what else the machine does matters little; the best of the repeats
-counts. Ratios are what is promised:
+Every stage of every depth is timed in one run, the stages of one repeat side by side, in CPU
+seconds (all are single-threaded), so that what else the machine does matters little; the best of
+the repeats counts. Ratios are what is promised:
 
 - building the Program from the closed jaxpr takes at most 0.6 of jax.make_jaxpr;
 - the analysis takes at most as long as jax.make_jaxpr;

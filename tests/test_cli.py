@@ -134,6 +134,13 @@ def test_devices_lists_all() -> None:
     assert [line.split()[0] for line in result.stdout.splitlines()[1:]] == list(sw.devices())
 
 
+def test_open_meshes_are_compared(train: str) -> None:
+    result = run("plan", train, "--mesh", "data=?,model=?", "--devices", "8", "--seconds", "0.2")
+    assert result.exit_code == 0
+    assert "mesh shapes\n" in result.stdout
+    assert result.stdout.count("chosen") == 1
+
+
 def test_zoo_plans_a_model() -> None:
     result = run("zoo", "mlp_grad", "--size", "tiny", *PLAN)
     assert result.exit_code == 0
@@ -147,7 +154,8 @@ def test_zoo_plans_a_model() -> None:
     (["plan", "steps.py:train_step", "--mesh", "data=x"], "cannot read mesh 'data=x'"),
     (["plan", "steps.py:train_step", "--mesh", "data=2", "--memory", "much"], "cannot read memory"),
     (["plan", "steps.py:train_step", "--mesh", "data=2", "--device", "abacus"], "abacus"),
-    (["plan", "steps.py:train_step", "--mesh", "data=2", "--tactic", "Luck(data)"], "unknown tactic"),
+    (["plan", "steps.py:train_step", "--mesh", "data=2", "--tactic", "Luck()"], "unknown tactic"),
+    (["plan", "steps.py:train_step", "--mesh", "data=2", "--save", "no/such.json"], "cannot write"),
     (["plan", "steps.py:train_step", "--mesh", "data=2", "--args", "broken"], "no data today"),
     (["plan", "steps.py:train_step", "--mesh", "data=2", "--args", "absent"], "NameError"),
     (["show", "absent.json"], "cannot read a plan from absent.json"),
@@ -172,7 +180,7 @@ def test_bytes(text: str, size: int) -> None:
 
 @pytest.mark.parametrize("text, mesh", [
     ("data=4,model=2", {"data": 4, "model": 2}), ("data=4 x model=2", {"data": 4, "model": 2}),
-    ("16", 16),
+    ("16", 16), ("data=?, model=2", {"data": None, "model": 2}),
 ])  # fmt: skip
 def test_meshes(text: str, mesh: object) -> None:
     assert parse_mesh(text) == mesh

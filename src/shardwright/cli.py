@@ -56,16 +56,17 @@ def _options(*options: Callable[[Command], Command]) -> Callable[[Command], Comm
 
 
 call_options = _options(
-    click.option("--args", "arguments", default="example_args", show_default=True, metavar="FUNCTION|EXPR",
-                 help="What gives the tuple of arguments; shapes are enough."),
+    click.option("--args", "arguments", default="example_args", show_default=True,
+                 metavar="FUNCTION|EXPR", help="What gives the arguments; shapes are enough."),
     click.option("--donate", type=int, multiple=True, metavar="N", help="An argument to donate."),
     click.option("--static", type=int, multiple=True, metavar="N", help="A static argument."),
 )  # fmt: skip
 plan_options = _options(
-    click.option("--mesh", required=True, help="data=4,model=4, or a number of devices."),
-    click.option("--device", default="tpu-v5e", show_default=True, help="See `shardwright devices`."),
+    click.option("--mesh", required=True, help="data=4,model=4; data=?,model=4; or a number."),
+    click.option("--devices", type=int, metavar="N", help="How many, when a size is left open."),
+    click.option("--device", default="tpu-v5e", show_default=True, help="A kind: see `devices`."),
     click.option("--memory", help="Per device, e.g. 16GB; all that it has if not given."),
-    click.option("--tactic", "tactics", multiple=True, help="What you know: 'FSDP(data)', 'Search'."),
+    click.option("--tactic", "tactics", multiple=True, help="What you know, e.g. 'FSDP(data)'."),
     click.option("--seconds", type=float, help="Roughly how long to search."),
     click.option("--seed", type=int, default=0, show_default=True),
     click.option("--save", type=click.Path(dir_okay=False), help="Write the plan as JSON."),
@@ -98,14 +99,17 @@ def _plan(fn: Any, args: tuple[Any, ...], given: dict[str, Any], **calls: Any) -
 
     show = _progress(given["quiet"])
     plan = partition(
-        fn, *args, mesh=parse_mesh(given["mesh"]), device=given["device"],
+        fn, *args, mesh=parse_mesh(given["mesh"]), devices=given["devices"], device=given["device"],
         memory=parse_bytes(given["memory"]), seconds=given["seconds"], seed=given["seed"],
         tactics=[parse_tactic(t) for t in given["tactics"]] or None, progress=show, **calls,
     )  # fmt: skip
     if show is not None:
         click.echo("\r\x1b[K", nl=False, err=True)
     if given["save"]:
-        plan.save(given["save"])
+        try:
+            plan.save(given["save"])
+        except OSError as error:
+            raise ShardwrightError(f"cannot write {given['save']}: {error.strerror}") from None
     if given["html"]:
         _write(given["html"], plan.to_html())
     if not given["quiet"]:
@@ -245,6 +249,7 @@ def devices() -> None:
     for name, d in known().items():
         rows.append((
             name, f"{d.matrix_flops_per_s('bf16'):.3g}", human_bytes(d.usable_bytes),
-            human_bytes(d.memory_bytes_per_s), human_bytes(d.link_bytes_per_s), ", ".join(d.aliases),
+            human_bytes(d.memory_bytes_per_s), human_bytes(d.link_bytes_per_s),
+            ", ".join(d.aliases),
         ))  # fmt: skip
     click.echo(columns(rows, right=(1, 2, 3, 4), indent=0))

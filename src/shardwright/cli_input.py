@@ -17,16 +17,17 @@ _UNITS = {"": 1.0, "B": 1.0, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
 _UNITS |= {"KIB": 2.0**10, "MIB": 2.0**20, "GIB": 2.0**30, "TIB": 2.0**40}
 
 
-def parse_mesh(text: str) -> dict[str, int] | int:
-    """{"data": 4, "model": 4} of data=4,model=4; a plain number is a device count."""
+def parse_mesh(text: str) -> dict[str, int | None] | int:
+    """{"data": 4, "model": 4} of data=4,model=4; ? is an open size; a number a device count."""
     if text.strip().isdigit():
         return int(text)
-    found: dict[str, int] = {}
+    found: dict[str, int | None] = {}
     for part in text.replace(" x ", ",").split(","):
         name, _, size = part.strip().partition("=")
-        if not name or not size.strip().isdigit() or name in found:
+        name, size = name.strip(), size.strip()
+        if not name or name in found or not (size.isdigit() or size == "?"):
             raise ShardwrightError(f"cannot read mesh {text!r}", try_="data=4,model=4, or 16")
-        found[name.strip()] = int(size)
+        found[name] = None if size == "?" else int(size)
     return found
 
 

@@ -17,18 +17,24 @@ from shardwright.cost.cost import Cost
 from shardwright.cost.devices import Device
 from shardwright.cost.model import CostModel, model_collectives, model_ir
 from shardwright.errors import ShardwrightError
+from shardwright.lowering.apply import check_types
 from shardwright.lowering.jit import PlannedFunction, jax_mesh, sharding
 from shardwright.lowering.steps import Spec, Steps, border_specs, make_steps, partition_spec
 from shardwright.mesh import Mesh
 from shardwright.program.arguments import Signature, sign
 from shardwright.program.fingerprint import argument_types, fingerprint, result_types
 from shardwright.program.tracing import build, trace_jaxpr
-from shardwright.program.types import Program
+from shardwright.program.types import Program, format_type
 from shardwright.search.exact import Certificate
 from shardwright.spmd.decisions import Entry, State
 from shardwright.spmd.ir import Collective, Ir
 
 VERSION = 1
+# What a plan cannot be read without.
+_NEEDED = (
+    "fingerprint", "ops", "arguments", "mesh", "device", "options", "decisions", "overrides",
+    "specs", "cost", "collectives",
+)  # fmt: skip
 
 
 class Plan:
@@ -127,7 +133,7 @@ class Plan:
         """The plan tied to a function and arguments; says what changed when they do not match."""
         options = self.record["options"]
         bound = self._bound
-        if bound is not None and bound.fn is fn and bound.program.signature.match(args, kwargs):
+        if bound is not None and bound.fn is fn and self.fits(args, kwargs):
             return self
         signature = sign(
             fn, args, kwargs, tuple(options["static_argnums"]), tuple(options["donate_argnums"])
@@ -149,8 +155,8 @@ class Plan:
         leaves = self._bound.program.signature.match(args, kwargs)
         if leaves is None:
             return False
-        got = [(jax.typeof(x).shape, str(jax.typeof(x).dtype)) for x in leaves]
-        return got == list(self._bound.steps.types)
+        got = [format_type(jax.typeof(x)) for x in leaves]
+        return got == list(self._bound.steps.types.values())
 
     def _check_matches(self, program: Program) -> None:
         planned, now = self.record["arguments"], argument_types(program)
@@ -211,6 +217,7 @@ class Plan:
                 f"the plan has {len(specs)} argument leaves, got {len(leaves)}",
                 try_="pass the arguments the plan was made for, all of them and in order",
             )
+        check_types(self.record["arguments"], [format_type(jax.typeof(x)) for x in leaves])
         placed = [
             jax.device_put(leaf, NamedSharding(on, spec))
             for leaf, spec in zip(leaves, specs, strict=True)
@@ -288,6 +295,11 @@ def load(path: str | Path) -> Plan:
             f"{path} was written by a newer Shardwright (plan version {version}, this one reads"
             f" up to {VERSION})",
             try_="pip install -U shardwright",
+        )
+    missing = [key for key in _NEEDED if key not in record]
+    if missing:
+        raise ShardwrightError(
+            f"{path} is not a plan: it has no {missing[0]!r}", try_="a file written by plan.save()"
         )
     return Plan(record)
 

@@ -103,8 +103,9 @@ KINDS: dict[str, Callable[..., Any]] = {
     "transpose": lambda x, *perm: jnp.transpose(x, perm),
     "merge": _merge,
     "split": _split,
-    "broadcast": lambda x, d, size: jnp.repeat(jnp.expand_dims(x, d), 1, d)
-    + jnp.zeros((*x.shape[:d], size, *x.shape[d:])),
+    "broadcast": lambda x, d, size: jnp.broadcast_to(
+        jnp.expand_dims(x, d), (*x.shape[:d], size, *x.shape[d:])
+    ),
 }
 
 
@@ -128,8 +129,24 @@ def random_program(seed: int, length: int = 12, reshapes: bool = True) -> Random
 
 
 def _shape(step: Step, known: list[tuple[int, ...]]) -> tuple[int, ...]:
-    structs = [jax.ShapeDtypeStruct(known[v], jnp.float32) for v in step.operands]
-    return jax.eval_shape(step, *structs).shape
+    """The shape of a step's result."""
+    shape, how = known[step.operands[0]], step.how
+    if step.kind in ("sum", "max"):
+        return shape[: how[0]] + shape[how[0] + 1 :]
+    if step.kind == "transpose":
+        return tuple(shape[d] for d in how)
+    if step.kind == "dot":
+        other = known[step.operands[1]]
+        return shape[: how[0]] + shape[how[0] + 1 :] + other[: how[1]] + other[how[1] + 1 :]
+    if step.kind == "merge":
+        d = how[0]
+        return (*shape[:d], shape[d] * shape[d + 1], *shape[d + 2 :])
+    if step.kind == "split":
+        d, head = how
+        return (*shape[:d], head, shape[d] // head, *shape[d + 1 :])
+    if step.kind == "broadcast":
+        return (*shape[: how[0]], how[1], *shape[how[0] :])
+    return shape
 
 
 def _random_step(rng: random.Random, known: list[tuple[int, ...]], reshapes: bool) -> Step | None:

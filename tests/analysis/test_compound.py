@@ -1,6 +1,7 @@
 """Compound dims: one list of atoms per dim, major to minor, the same wherever the dim appears."""
 
 import math
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -55,7 +56,7 @@ def chains(draw: st.DrawFn) -> tuple[list[int], list[tuple[int, tuple[int, ...]]
         for _ in range(draw(st.integers(1, 4))):
             cuts = sorted(draw(st.sets(st.integers(1, max(len(primes) - 1, 1)))))
             edges = [0, *(c for c in cuts if c < len(primes)), len(primes)]
-            parts = [math.prod(primes[a:b]) for a, b in zip(edges, edges[1:], strict=False)]
+            parts = [math.prod(primes[a:b]) for a, b in pairwise(edges)]
             first = len(class_sizes)
             class_sizes += parts
             equations.append((whole, tuple(range(first, first + len(parts)))))
@@ -64,7 +65,9 @@ def chains(draw: st.DrawFn) -> tuple[list[int], list[tuple[int, tuple[int, ...]]
 
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(chains(), st.randoms(use_true_random=False))
-def test_unification(chain: tuple[list[int], list[tuple[int, tuple[int, ...]]]], rng: object) -> None:
+def test_unification(
+    chain: tuple[list[int], list[tuple[int, tuple[int, ...]]]], rng: object
+) -> None:
     class_sizes, equations = chain
     atoms = Atoms(class_sizes)
     atoms.solve(equations)

@@ -9,9 +9,20 @@ from typing import Any
 import pytest
 
 from .attention_programs import (
-    attention_in_scan, attention_layers, causal_attention, cross_attention, f32, gram,
-    grouped_heads, pairwise, self_attention, shared_projection, square_chain, square_residual,
-    symmetric, with_gradient,
+    attention_in_scan,
+    attention_layers,
+    causal_attention,
+    cross_attention,
+    f32,
+    gram,
+    grouped_heads,
+    pairwise,
+    self_attention,
+    shared_projection,
+    square_chain,
+    square_residual,
+    symmetric,
+    with_gradient,
 )  # fmt: skip
 from .partitions import analyze, blocks
 
@@ -31,8 +42,9 @@ X, QKV = f32(S, D), (f32(D, K), f32(D, K), f32(D, O))
         # H = (N, G), K of q and k, K of v: S, D, N, G, K, K'.
         (grouped_heads, (X, f32(D, 12, K), f32(D, 3, K), f32(D, 3, K)), (6, 1, 1, 0), (6, 1, 1, 0)),
         # Three layers: S and D once, K per layer. wv [D, D] on the residual stream is a square,
-        # so each layer has a set on S and one on D; its gradient, which nothing ties to wv, a third.
-        (attention_layers, (X, [(f32(D, K), f32(D, K), f32(D, D))] * 3), (5, 6, 2, 0), (5, 9, 3, 0)),
+        # so each layer has a set on S, one on D, and one for the gradient of wv, tied to nothing.
+        (attention_layers, (X, [(f32(D, K), f32(D, K), f32(D, D))] * 3), (5, 6, 2, 0),
+         (5, 9, 3, 0)),
         # The same in a scan: one layer, and the leading dims of what is stacked, which stay apart.
         (attention_in_scan, (X, (f32(3, D, K), f32(3, D, K), f32(3, D, D))), (6, 2, 2, 0),
          (17, 3, 3, 0)),

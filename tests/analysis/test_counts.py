@@ -34,8 +34,8 @@ def test_small_programs(name: str, colors: int, conflict_sets: int) -> None:
     assert len(analysis.conflict_sets) == conflict_sets
 
 
-# The eight decisions of a transformer, by one dim of each: V, D, S, B, then, in every layer, H, K of
-# q and k, K of v and o, F.
+# The eight decisions of a transformer, by one dim of each: V, D, S, B, then, in every layer, H,
+# K of q and k, K of v and o, F.
 OUTSIDE = [
     "state.params['embedding'][0]", "state.params['embedding'][1]",
     "state.params['positions'][0]", "batch['tokens'][0]",

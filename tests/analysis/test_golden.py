@@ -31,8 +31,6 @@ def of(name: str) -> Analysis:
     return analyze(example.fn, *example.args, donate_argnums=example.donate_argnums)
 
 
-
-
 def _transformer_decode() -> str:
     """One token per sequence against a cache of T = 16 positions, two layers.
 
@@ -105,10 +103,10 @@ def _resnet_forward() -> str:
     """Batch, two image dims, three colours, and the channels between convolutions.
 
     Height and width keep their color through strides of two (16 and 8). Channels of a residual
-    stream are one color: stem and block 0's input (8), block 0's output (32), output of blocks 1 and
-    2 (64). Inside a block, conv1 -> conv2 and conv2 -> conv3 are two colors. Blocks 1 and 2 differ
-    in stride and input width, so only what lies behind conv2 is alike. Kernel sides (3) are dims
-    like others; those of the small stem are set aside.
+    stream are one color: stem and block 0's input (8), block 0's output (32), output of blocks 1
+    and 2 (64). Inside a block, conv1 -> conv2 and conv2 -> conv3 are two colors. Blocks 1 and 2
+    differ in stride and input width, so only what lies behind conv2 is alike. Kernel sides (3) are
+    dims like others; those of the small stem are set aside.
     """
     return """
 convskip[2]         8      1   0
@@ -136,9 +134,9 @@ images[2]           16/8   1   0
 def _vit_forward() -> str:
     """An image side is (patches, pixels): 16 = 4 x 4, cut by the patch reshape.
 
-    The sequence is (rows of patches, columns of patches), two colors, so each layer has two conflict
-    sets on its [S, S] scores, one per color. Pixels inside a patch and the three colours meet only
-    the patch embedding. The rest is a transformer without vocabulary.
+    The sequence is (rows of patches, columns of patches), two colors, so each layer has two
+    conflict sets on its [S, S] scores, one per color. Pixels inside a patch and the three colours
+    meet only the patch embedding. The rest is a transformer without vocabulary.
     """
     return """
 w1[0]               32     1   0
@@ -160,10 +158,10 @@ def _unet_forward() -> str:
     """Two levels down and up; attention in the middle.
 
     Group norm reads C as (8 groups, C / 8) wherever it normalises, so most channel dims are two
-    colors; up-sampling reads Y as (Y / 2, 2), so an image side of 16 is (4, 2, 2) and its major part
-    is the only color that all levels share. The scores of the middle are [Y X, Y X]: one conflict
-    set for each. The two blocks of the middle are alike (2 colors); kernel sides (3) are alike where
-    their convolutions are.
+    colors; up-sampling reads Y as (Y / 2, 2), so an image side of 16 is (4, 2, 2) and its major
+    part is the only color that all levels share. The scores of the middle are [Y X, Y X]: one
+    conflict set for each. The two blocks of the middle are alike (2 colors); kernel sides (3) are
+    alike where their convolutions are.
     """
     return """
 conv2[3]            8      1   0
@@ -241,7 +239,9 @@ def test_table(golden: Callable[[], str]) -> None:
 def test_training_decides_what_inference_decides(name: str) -> None:
     """A backward pass and Adam bring no dim of their own: the same argument dims can be split."""
     infer, train = of(f"{name}_forward"), of(f"{name}_train")
-    parameters = {d.removeprefix("params") for g in infer.all_groups for d in g.dims if d[:6] == "params"}
+    parameters = {
+        d.removeprefix("params") for g in infer.all_groups for d in g.dims if d[:6] == "params"
+    }
     trained = {
         d.removeprefix("state.params")
         for g in train.all_groups

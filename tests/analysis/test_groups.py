@@ -115,7 +115,7 @@ def test_experts_written_out_share_a_decision() -> None:
 
 
 def test_what_is_set_aside() -> None:
-    """A color whose values hold less than 1e-4 of what the largest holds; dims that loops step over."""
+    """Colors with less than 1e-4 of the bytes of the largest; dims that loops step over."""
 
     def fn(x: Array, small: Array, ws: Array) -> Any:
         return jax.lax.scan(lambda c, w: (jnp.tanh(c @ w), None), x, ws)[0], small + 1

@@ -90,7 +90,9 @@ def test_a_group_without_arguments_is_named_by_its_line() -> None:
 
     labels = [g.label for g in analyze(fn, f32(2)).all_groups]
     assert labels[0] == "x[0]"
-    assert all(label.startswith("test_labels.py:") and " test_a_group" in label for label in labels[1:])
+    assert all(
+        label.startswith("test_labels.py:") and " test_a_group" in label for label in labels[1:]
+    )
 
 
 CHILD = """
@@ -99,7 +101,8 @@ from shardwright.program import trace
 from shardwright.analysis import analyze_program
 for name in ("transformer_train", "moe_forward", "unet_forward", "resnet_train"):
     example = zoo.programs("tiny")[name]
-    analysis = analyze_program(trace(example.fn, *example.args, donate_argnums=example.donate_argnums))
+    program = trace(example.fn, *example.args, donate_argnums=example.donate_argnums)
+    analysis = analyze_program(program)
     print(analysis)
     print([(g.label, g.colors, g.conflict_sets, g.dims) for g in analysis.all_groups])
     print(analysis.set_group, [(s.color, s.flips) for s in analysis.conflict_sets])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -10,17 +12,20 @@ from hypothesis import strategies as st
 from shardwright import zoo
 from shardwright.analysis.analysis import Analysis, analyze_program
 from shardwright.cost.cost import Cost
-from shardwright.cost.devices import device
+from shardwright.cost.devices import Device, device
 from shardwright.cost.model import CostModel, model_ir
 from shardwright.cost.walk import Walk, walk_cost
 from shardwright.mesh import Mesh
 from shardwright.program.tracing import trace
 from shardwright.spmd.decisions import EVERYTHING, UPDATES, Entry, State, empty
 from shardwright.spmd.layout import WHOLE
+from shardwright.zoo import transformer
 from tests.spmd.random_programs import MESHES, build, states, steps
 
 TINY = zoo.programs("tiny")
-DEVICES = ("tpu-v5e", "h100")
+# Where work costs most, partial sums and gathers are chosen that latency would forbid.
+BUSY = Device.like("tpu-v5e", name="busy", flops_per_s={"f32": 1e6, "bf16": 1e6})
+DEVICES = (BUSY, device("h100"), device("tpu-v5e"))
 
 
 def random_state(analysis: Analysis, axes: int, rng: np.random.Generator) -> State:
@@ -54,13 +59,16 @@ def test_zoo(name: str) -> None:
     )
     rng = np.random.default_rng(list(TINY).index(name))
     for mesh in MESHES:
-        model = CostModel(analysis, Mesh(mesh), device(DEVICES[len(mesh) % 2]), overlap=0.5)
+        model = CostModel(analysis, Mesh(mesh), DEVICES[(len(mesh) - 1) % 3], overlap=0.5)
         walk = Walk(model)
-        batch = [empty(len(mesh)), *(random_state(analysis, len(mesh), rng) for _ in range(3))]
+        batch = [empty(len(mesh)), *(random_state(analysis, len(mesh), rng) for _ in range(2))]
+        if len(mesh) == 1:
+            batch += [((Entry(g.index),),) for g in analysis.groups[:8]]
         costs = model.evaluate(batch)
         for i, state in enumerate(batch):
-            assert_equal(costs[i], walk.cost(state))
-            assert costs.step_s[i] == pytest.approx(walk.cost(state).step_s, rel=1e-9)
+            walked = walk.cost(state)
+            assert_equal(costs[i], walked)
+            assert costs.step_s[i] == pytest.approx(walked.step_s, rel=1e-9)
 
 
 @settings(
@@ -70,7 +78,7 @@ def test_zoo(name: str) -> None:
 def test_random_programs(data: st.DataObject, steps: list, train: bool, mesh: dict) -> None:
     fn, args = build(steps, train=train)
     analysis = analyze_program(trace(fn, *args, donate_argnums=(0,) if train else ()))
-    model = CostModel(analysis, Mesh(mesh), device("tpu-v5e"))
+    model = CostModel(analysis, Mesh(mesh), DEVICES[len(steps) % 3])
     groups = [g.index for g in analysis.all_groups]
     batch = data.draw(st.lists(states(groups, len(mesh)), min_size=1, max_size=4))
     costs = model.evaluate(batch)
@@ -121,3 +129,16 @@ def test_evaluating_twice_changes_nothing() -> None:
     again = model.evaluate(batch)
     for i, cost in enumerate(first):
         assert_equal(again[i], cost)
+
+
+def test_repeated_layers_count_once_each() -> None:
+    """Five layers: classes and sums of partial sums that stand for several layers."""
+    config = replace(transformer.PRESETS["tiny"], layers=5)
+    example = transformer.train(config)
+    analysis = analyze_program(trace(example.fn, *example.args, donate_argnums=(0,)))
+    model = CostModel(analysis, Mesh({"model": 4}), BUSY)
+    assert max(together.weight for together in model.weights.sums) > 1
+    walk = Walk(model)
+    for group in analysis.groups:
+        state = ((Entry(group.index),),)
+        assert_equal(model.cost(state), walk.cost(state))

@@ -43,7 +43,9 @@ def _plain(x: Any) -> Any:
 
 def inner_jaxprs(eqn: Any) -> list[Any]:
     """The jaxprs among an equation's parameters."""
-    found = [p for param in eqn.params.values() for p in (param if isinstance(param, tuple) else [param])]
+    found = [
+        p for param in eqn.params.values() for p in (param if isinstance(param, tuple) else [param])
+    ]
     return [p for p in found if hasattr(p, "eqns")]
 
 
@@ -112,7 +114,9 @@ class _Run:
         return jnp.asarray(var.val, var.aval.dtype)
 
     def ties(self, region: Region, *names: str) -> list[Op]:
-        return [op for op in self.inside[region.parent] if op.name in names and region.index in op.body]
+        return [
+            op for op in self.inside[region.parent] if op.name in names and region.index in op.body
+        ]
 
     def enter(self, region: Region, *names: str) -> None:
         """Gives a body's inputs the values of the operands they are tied to."""
@@ -171,7 +175,9 @@ class _Run:
             self.env[tie.results[0]] = self.env[tie.operands[-1]]
 
     def run_cond(self, op: Op, *branches: Region) -> None:
-        on = self.number(op.eqn.invars[0]) if op.operands[0] == LITERAL else self.env[op.operands[0]]
+        on = (
+            self.number(op.eqn.invars[0]) if op.operands[0] == LITERAL else self.env[op.operands[0]]
+        )
         taken = branches[int(jnp.clip(on, 0, len(branches) - 1))]
         self.literals(taken, op.eqn.invars[1:])
         self.enter(taken, "cond.operand")

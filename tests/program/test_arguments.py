@@ -28,7 +28,9 @@ def f32(*shape: int) -> jax.ShapeDtypeStruct:
 
 
 def inputs(program: Program) -> list[str]:
-    return [f"{program.values[v].path}: {format_type(program.values[v].type)}" for v in program.inputs]
+    return [
+        f"{program.values[v].path}: {format_type(program.values[v].type)}" for v in program.inputs
+    ]
 
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["w", "b"], meta_fields=["name"])
@@ -125,14 +127,16 @@ def variadic(x: Any, *rest: Any, **named: Any) -> Array:
         ),
         pytest.param(functools.partial(pair, 2.0), (f32(2),), {}, ["y: f32[2]"], id="partial"),
         pytest.param(
-            functools.partial(pair, y=np.ones(2)), (f32(2),), {}, ["x: f32[2]"], id="partial-keyword"
+            functools.partial(pair, y=np.ones(2)), (f32(2),), {}, ["x: f32[2]"], id="partial-named"
         ),
         pytest.param(Scale(), (f32(2),), {}, ["x: f32[2]"], id="callable-object"),
         pytest.param(
             lambda model, x: model(x), (Dense(f32(2, 3), jax.nn.relu), f32(4, 2)), {},
             ["model.w: f32[2,3]", "x: f32[4,2]"], id="module-with-function-leaf",
         ),
-        pytest.param(Dense(jnp.ones((2, 3)), jnp.tanh), (f32(4, 2),), {}, ["x: f32[4,2]"], id="module"),
+        pytest.param(
+            Dense(jnp.ones((2, 3)), jnp.tanh), (f32(4, 2),), {}, ["x: f32[4,2]"], id="module"
+        ),
         pytest.param(jnp.dot, (f32(4, 2), f32(2)), {}, ["a: f32[4,2]", "b: f32[2]"], id="jnp"),
         pytest.param(lambda: jnp.ones(3), (), {}, [], id="no-arguments"),
         pytest.param(lambda x: 1.0, ({},), {}, [], id="empty-tree"),
@@ -244,7 +248,10 @@ def test_arrays_that_a_function_closes_over_are_constants() -> None:
         return inner(x) * scale + jax.lax.fori_loop(0, 3, lambda i, a: a + table[i, i], 0.0)
 
     program = assert_same_results(fn, jnp.ones((2, 4)))
-    assert sorted(format_type(program.values[v].type) for v in program.consts) == ["f32[3]", "f32[4,3]"]
+    assert sorted(format_type(program.values[v].type) for v in program.consts) == [
+        "f32[3]",
+        "f32[4,3]",
+    ]
     assert all(program.where(v) == "constant" for v in program.consts)
 
 

@@ -50,13 +50,15 @@ ASK = "\n  try     call it under jax.make_jaxpr with the same arguments to see t
         (
             3, (X,), {},
             "expected a function to partition, got int: 3\n"
-            "  try     pass the function itself, then its arguments: partition(train_step, state, batch)",
+            "  try     pass the function itself, then its arguments:"
+            " partition(train_step, state, batch)",
         ),
         (
             X, (), {},
             "expected a function to partition, got ShapeDtypeStruct:"
             " ShapeDtypeStruct(shape=(4, 8), dtype=float32)\n"
-            "  try     pass the function itself, then its arguments: partition(train_step, state, batch)",
+            "  try     pass the function itself, then its arguments:"
+            " partition(train_step, state, batch)",
         ),
         (
             f, (), {},
@@ -98,7 +100,9 @@ def test_text(fn: Any, args: Any, kwargs: Any, text: str) -> None:
 def test_a_branch_on_data_names_the_users_line() -> None:
     with pytest.raises(ShardwrightError) as error:
         trace(branches, X)
-    assert error.value.what.startswith("branches failed while being traced: TracerBoolConversionError")
+    assert error.value.what.startswith(
+        "branches failed while being traced: TracerBoolConversionError"
+    )
     assert error.value.facts["at"] in at("return x if x.sum() > 0 else -x")
 
 

@@ -93,7 +93,9 @@ def softplus(x: Array) -> Array:
     return jnp.log1p(jnp.exp(x))
 
 
-softplus.defjvp(lambda primals, tangents: (softplus(*primals), jax.nn.sigmoid(*primals) * tangents[0]))
+softplus.defjvp(
+    lambda primals, tangents: (softplus(*primals), jax.nn.sigmoid(*primals) * tangents[0])
+)
 
 
 def solved(a: Array, b: Array) -> Array:
@@ -220,13 +222,17 @@ def test_effects_are_kept_in_order() -> None:
     program = trace(fn, X)
     check(program)
     names = [op.name for op in program.ops]
-    assert [n for n in names if n.startswith("reduce")] == ["reduce_sum", "reduce_max", "reduce_min"]
+    assert [n for n in names if n.startswith("reduce")] == [
+        "reduce_sum",
+        "reduce_max",
+        "reduce_min",
+    ]
     assert program.opaque == {"debug_print": 1, "io_callback": 1, "debug_callback": 1}
 
 
 def test_an_unknown_primitive_is_opaque_counted_and_no_error() -> None:
-    from jax.extend.core import Primitive
     from jax.core import ShapedArray
+    from jax.extend.core import Primitive
 
     mystery = Primitive("mystery_of_the_test")
     mystery.def_abstract_eval(lambda x: ShapedArray((x.shape[1],), x.dtype))

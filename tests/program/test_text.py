@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """The printed Program, whole, for small functions: one line per op, bodies indented.
 
 To add one, print the program, read every line, paste it.

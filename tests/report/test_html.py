@@ -9,6 +9,7 @@ from importlib import resources
 import pytest
 
 from shardwright.report.html import mesh_grid, to_html
+from shardwright.report.text import format_plan
 from shardwright.report.words import human_bytes, human_seconds
 from tests.report.records import plan_of, record_of
 
@@ -82,6 +83,15 @@ def test_the_mesh_is_drawn(axes: list[list[object]], cells: int, cut: bool) -> N
     grid = mesh_grid({"mesh": {"axes": axes}})
     assert (len(grid["cells"]), grid["cut"]) == (cells, cut)
     assert all(cell["x"] + 14 <= grid["width"] for cell in grid["cells"])
+
+
+def test_mesh_shapes_are_shown() -> None:
+    shape = {"mesh": {"data": 4, "model": 2}, "searched": True, "why": "", "step_s": 1.0}
+    shape |= {"peak_bytes": 5}
+    other = {**shape, "mesh": {"data": 8}, "step_s": None, "peak_bytes": None, "why": "over memory"}
+    record = record_of("mlp_forward", "dp", meshes=[other, shape])
+    parse(to_html(record))
+    assert "  data=4 x model=2  1.00 s  5 B  chosen\n  data=8" in format_plan(record)
 
 
 def test_the_templates_are_package_data() -> None:

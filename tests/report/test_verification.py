@@ -32,7 +32,8 @@ def test_a_verified_plan_reads_so() -> None:
         "  all collectives               2.5 kB        2.5 kB",
         "  peak memory                   1.0 kB        4.0 kB",
         "  bytes moved   0.4% apart (at most 10%)",
-        "  peak memory   75.0% apart; not judged: a host's figure says nothing about an accelerator's",
+        "  peak memory   75.0% apart; not judged: a host's figure says nothing about an"
+        " accelerator's",
         "  involuntary full rematerialisations: 0",
         "  results       equal to the unsharded function's, largest relative error 1.0e-07",
         "  the compiler estimates 12,345 cycles",
@@ -41,7 +42,8 @@ def test_a_verified_plan_reads_so() -> None:
 
 
 @pytest.mark.parametrize("changes, words", [
-    ({"compiled": {("all-reduce", ("data",)): (1.0, 4000.0)}}, "bytes moved   37.5% apart (at most 10%)  <-- fails"),
+    ({"compiled": {("all-reduce", ("data",)): (1.0, 4000.0)}},
+     "bytes moved   37.5% apart (at most 10%)  <-- fails"),
     ({"checks_memory": True}, "peak memory   75.0% apart (at most 15%)  <-- fails"),
     ({"rematerialisations": 2}, "rematerialisations: 2  <-- fails"),
     ({"numbers_agree": False, "largest_error": 0.5}, "NOT those of the unsharded function's"),

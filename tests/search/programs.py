@@ -22,9 +22,7 @@ MOE = moe.PRESETS["moe_8x"]
 def analysis_of(name: str) -> Analysis:
     """A tiny program of the zoo, or one of the regimes below."""
     example = REGIMES[name]() if name in REGIMES else zoo.programs("tiny")[name]
-    return analyze_program(
-        trace(example.fn, *example.args, donate_argnums=example.donate_argnums)
-    )
+    return analyze_program(trace(example.fn, *example.args, donate_argnums=example.donate_argnums))
 
 
 def model_of(name: str, mesh: dict[str, int], on: str = "tpu-v5e") -> CostModel:
@@ -43,9 +41,7 @@ REGIMES = {
         replace(GPT, batch=8, seq=1024, d_model=8192, d_ff=32_768, heads=64), "large_model"
     ),
     # One sequence.
-    "long_sequence": lambda: transformer.train(
-        replace(GPT, batch=1, seq=16_384), "long_sequence"
-    ),
+    "long_sequence": lambda: transformer.train(replace(GPT, batch=1, seq=16_384), "long_sequence"),
     "experts": lambda: moe.train(replace(MOE, layers=2), "experts"),
     "gpt": lambda: transformer.train(GPT, "gpt"),
     "gpt_b8": lambda: transformer.train(replace(GPT, batch=8), "gpt_b8"),

@@ -67,9 +67,7 @@ def test_blocks_add_up_to_the_model(name: str, mesh: dict[str, int]) -> None:
     columns = find_columns(Space(model), 100_000)
     blocks = find_blocks(find_terms(Pricer(model)), columns)
     rng = np.random.default_rng(1)
-    states = [
-        tuple(c.lists[int(rng.integers(len(c.lists)))] for c in columns) for _ in range(20)
-    ]
+    states = [tuple(c.lists[int(rng.integers(len(c.lists)))] for c in columns) for _ in range(20)]
     placements, _ = model.place(states)
     for state, placed in zip(states, placements, strict=True):
         total = sum(

@@ -9,7 +9,16 @@ import pytest
 from shardwright.cost.cost import Cost
 from shardwright.errors import ShardwrightError
 from shardwright.search import (
-    FSDP, DataParallel, Limit, Megatron, Pin, Replicate, Search, SequenceParallel, ZeRO, search,
+    FSDP,
+    DataParallel,
+    Limit,
+    Megatron,
+    Pin,
+    Replicate,
+    Search,
+    SequenceParallel,
+    ZeRO,
+    search,
 )  # fmt: skip
 from shardwright.search.exact import certify
 from shardwright.search.mcts import mcts
@@ -150,7 +159,10 @@ def test_pins_limits_and_replication_bind_the_search() -> None:
 @pytest.mark.parametrize(
     "tactics, says",
     [
-        ([Pin(W1, 0, "model"), Pin(W1, 1, "model")], ["contradictory pins", "0, 'model')", "1, 'model')"]),
+        (
+            [Pin(W1, 0, "model"), Pin(W1, 1, "model")],
+            ["contradictory pins", "0, 'model')", "1, 'model')"],
+        ),
         ([Pin(W1, 1, "model"), Replicate(W1)], ["contradictory tactics", "Replicate", "Pin"]),
         ([Pin("nothing_like_it", 0, "model")], ["matches no argument"]),
         ([DataParallel("modle")], ["unknown mesh axis 'modle'", "'model'"]),

@@ -139,7 +139,9 @@ def _describe(
         value, g = program.values[table.owner[row]], int(group_of_row[row])
         if value.path is not None:
             dims[g].append((value.path, int(table.dim[row])))
-            elements = math.prod(value.shape)  # not bytes: a wide moment is no larger than its weight
+            elements = math.prod(
+                value.shape
+            )  # not bytes: a wide moment is no larger than its weight
             if elements > largest[g][0]:
                 largest[g] = (elements, value.path, int(table.dim[row]))
     first_row = np.full(count, -1, np.int64)

@@ -118,4 +118,5 @@ def _table(
     table = np.concatenate(rows)
     table = table[atom_size[table[:, 3]] > 1]
     table = table[np.lexsort((table[:, 2], table[:, 1], table[:, 0]))]
-    return NameTable(*table.T, atom_color[table[:, 3]])
+    owners, dims, places, atoms = table.T
+    return NameTable(owners, dims, places, atoms, atom_color[atoms])

@@ -70,8 +70,8 @@ class Atoms:
                 self._join(x, y)
                 continue
             if self._is_split(x) or self._is_split(y):  # a join above has split it meanwhile
-                xs += [a for a in self.of(x)][::-1]
-                ys += [a for a in self.of(y)][::-1]
+                xs += self.of(x)[::-1]
+                ys += self.of(y)[::-1]
                 continue
             common = math.gcd(self.sizes[x], self.sizes[y])
             if common == 1:

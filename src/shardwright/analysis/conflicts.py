@@ -101,7 +101,9 @@ class _Parity:
         return True
 
 
-def pair_conflicts(program: Program, colors: Colors, conflicts: list[Conflict]) -> list[ConflictSet]:
+def pair_conflicts(
+    program: Program, colors: Colors, conflicts: list[Conflict]
+) -> list[ConflictSet]:
     """Conflicts joined into sets through the ops that link them."""
     index = {(c.is_op, c.owner, c.color): i for i, c in enumerate(conflicts)}
     sides = _Parity(len(conflicts))
@@ -126,7 +128,7 @@ def pair_conflicts(program: Program, colors: Colors, conflicts: list[Conflict]) 
     members: dict[int, list[int]] = {}
     for i in range(len(conflicts)):
         members.setdefault(sides.find(i)[0], []).append(i)
-    wrong = {root: 0 for root in members}
+    wrong = dict.fromkeys(members, 0)
     for i in contradicted:
         wrong[sides.find(i)[0]] += 1
     sets = []
@@ -143,7 +145,9 @@ def _factor_atom_counts(colors: Colors) -> dict[tuple[int, int], int]:
     """Atoms of the factors that have more than one."""
     many = colors.ops.place > 0
     counts: dict[tuple[int, int], int] = {}
-    for o, f, p in zip(colors.ops.owner[many], colors.ops.dim[many], colors.ops.place[many], strict=True):
+    for o, f, p in zip(
+        colors.ops.owner[many], colors.ops.dim[many], colors.ops.place[many], strict=True
+    ):
         key = (int(o), int(f))
         counts[key] = max(counts.get(key, 1), int(p) + 1)
     return counts

@@ -27,7 +27,9 @@ NEAR = 0.7
 # ...and at most this part of the names of one of them is foreign to the other.
 FOREIGN = 0.05
 
-_M1, _M2, _STEP = (np.uint64(x) for x in (0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 0x9E3779B97F4A7C15))
+_M1, _M2, _STEP = (
+    np.uint64(x) for x in (0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 0x9E3779B97F4A7C15)
+)
 
 
 def mix(x: np.ndarray) -> np.ndarray:

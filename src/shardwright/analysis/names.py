@@ -84,8 +84,8 @@ def name_nodes(program: Program, batches: list[OpBatch]) -> Names:
                     compound.append((first + d, [base[real] + f for f in dim]))
     for position, source in program.aliases.items():
         value = program.outputs[position]
-        dims = np.arange(ranks[value])
-        edges.append(np.stack([value_start[value] + dims, value_start[source] + dims], 1))
+        every = np.arange(ranks[value])
+        edges.append(np.stack([value_start[value] + every, value_start[source] + every], 1))
 
     joined = np.concatenate(edges) if edges else np.zeros((0, 2), np.int64)
     graph = coo_matrix(

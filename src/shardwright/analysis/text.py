@@ -19,7 +19,9 @@ def format_analysis(analysis: Analysis) -> str:
     header = ("group", "size", "colors", "arguments", "activations", "conflicts", "dims")
     sets_of = analysis.set_group
     rows = [header]
-    for g in sorted(analysis.groups, key=lambda g: (-(g.argument_bytes + g.activation_bytes), g.index)):
+    for g in sorted(
+        analysis.groups, key=lambda g: (-(g.argument_bytes + g.activation_bytes), g.index)
+    ):
         sets = sum(1 for k in sets_of if k in g.conflict_sets)
         conflicts = f"{sets} set{'s' * (sets != 1)}, {len(g.conflict_sets)} bit" if sets else "-"
         rows.append((

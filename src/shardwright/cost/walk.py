@@ -57,13 +57,13 @@ class Walk:
 
     def _stored(self, state: State) -> list[Placement]:
         """How each value is stored."""
-        overrides, folded = self.model.overrides, self.model.layouts.of_value.tolist()
-        bits = [_bits(self.model.analysis, entries) for entries in state]
-        return [
-            overrides[folded[v]] if folded[v] in overrides
-            else _claim(layout, state, bits, self.model.mesh.sizes)
-            for v, layout in enumerate(self.layouts.table)
-        ]  # fmt: skip
+        model = self.model
+        bits = [_bits(model.analysis, entries) for entries in state]
+        out: list[Placement] = []
+        for layout, folded in zip(self.layouts.table, model.layouts.of_value.tolist(), strict=True):
+            fixed = model.overrides.get(folded, model.layouts.table[folded].pinned)
+            out.append(fixed or _claim(layout, state, bits, model.mesh.sizes))
+        return out
 
     def _choices(self, stored: Sequence[Placement]) -> list[Choice | None]:
         """How each op is computed; None for loops and branches themselves."""

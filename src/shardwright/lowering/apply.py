@@ -7,7 +7,7 @@ loops and branches are rebuilt with constrained bodies; everything else is evalu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -18,6 +18,7 @@ from shardwright.errors import ShardwrightError
 from shardwright.lowering.partial import over_leading, split_dims
 from shardwright.lowering.steps import Partial, Spec, Step, Steps, partition_spec
 from shardwright.program.tracing import CALLS, REMATS
+from shardwright.program.types import format_type
 
 # Calls that carry derivative rules (or hide their body from the optimiser): kept as calls.
 KEPT_CALLS = ("custom_jvp_call", "custom_vjp_call", "custom_vmap_call", *REMATS)
@@ -55,14 +56,21 @@ def apply_steps(closed: Any, steps: Steps, mesh: Any, arrays: Sequence[Any]) -> 
 
 def _check_types(steps: Steps, closed: Any) -> None:
     """The arguments must have the shapes the plan was made for."""
-    got = [(v.aval.shape, str(v.aval.dtype)) for v in closed.jaxpr.invars]
-    for i, (planned, now) in enumerate(zip(steps.types, got, strict=True)):
-        if planned != now:
-            raise ShardwrightError(
-                f"argument leaf {i} was planned as {planned[1]}{list(planned[0])}"
-                f" and is now {now[1]}{list(now[0])}",
-                try_="plan again for these shapes",
-            )
+    now = [v.aval for v in closed.jaxpr.invars]
+    check_types(steps.types, [format_type(aval) for aval in now])
+
+
+def check_types(planned: Mapping[str, str], now: Sequence[str]) -> None:
+    """Raises unless the leaves of a call have the planned types, {path: type}."""
+    rows = zip(planned.items(), now, strict=True)
+    changes = [f"{path}: was {was}, is {is_}" for (path, was), is_ in rows if was != is_]
+    if changes:
+        more = f"\n... and {len(changes) - 8} more" if len(changes) > 8 else ""
+        raise ShardwrightError(
+            "the arguments have other types than this plan was made for",
+            changed="\n".join(changes[:8]) + more,
+            try_="plan again for these arguments",
+        )
 
 
 class _Walk:

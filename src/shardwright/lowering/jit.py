@@ -37,6 +37,10 @@ def jax_mesh(mesh: Mesh, given: Any = None) -> Any:
             given = jax.sharding.Mesh(
                 np.array(devices[: mesh.size]).reshape(mesh.sizes), mesh.names
             )
+    if not isinstance(given, jax.sharding.Mesh | jax.sharding.AbstractMesh):
+        raise ShardwrightError(
+            f"not a JAX mesh: {given!r:.60}", try_="jax.make_mesh(...), or None for one made here"
+        )
     if dict(given.shape) != mesh.shape:
         raise ShardwrightError(
             f"the plan is for a mesh {mesh.shape}, got one of {dict(given.shape)}",
@@ -93,18 +97,15 @@ class PlannedFunction:
         signature, jitted, leaves = self._jitted(args, kwargs)
         return signature.output.build(jitted(*leaves))
 
-    def _whole(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A plain jitted function of the user's own arguments, for lowering and export."""
-        signature, steps = self._prepare(args, kwargs)
-        return tree_jit(self.fn, signature, steps, self.mesh)
-
     def trace(self, *args: Any, **kwargs: Any) -> Any:
-        """As jax.jit(fn).trace."""
-        return self._whole(args, kwargs).trace(*args, **kwargs)
+        """As jax.jit(fn).trace; only the types of the arguments matter, not where they are."""
+        signature, steps = self._prepare(args, kwargs)
+        args, kwargs = signature.call([_jax.bare(x) for x in signature.leaves(args, kwargs)])
+        return tree_jit(self.fn, signature, steps, self.mesh).trace(*args, **kwargs)
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """As jax.jit(fn).lower."""
-        return self._whole(args, kwargs).lower(*args, **kwargs)
+        return self.trace(*args, **kwargs).lower()
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """As jax.jit(fn).eval_shape."""

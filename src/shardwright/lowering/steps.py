@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from jax.sharding import PartitionSpec
 
 from shardwright.cost.model import CostModel
+from shardwright.program.fingerprint import argument_types
 from shardwright.program.types import LITERAL, Op
 from shardwright.spmd.decisions import State
 from shardwright.spmd.follow import Choice, sums_at_once
@@ -48,7 +49,7 @@ class Steps:
     count: int  # of ops in the walk, dead ones included: the program must be the same
     inputs: tuple[Spec, ...]
     outputs: tuple[Spec, ...]
-    types: tuple[tuple[tuple[int, ...], str], ...]  # shape and dtype of each input
+    types: dict[str, str]  # {argument path: type}
 
 
 def spec_of(layout: Layout, placement: Placement, rank: int, names: tuple[str, ...]) -> Spec:
@@ -126,7 +127,7 @@ def make_steps(model: CostModel, state: State) -> Steps:
         by_serial, program.walk_length,
         tuple(stored_spec(v) for v in program.inputs),
         tuple(() if v == LITERAL else stored_spec(v) for v in program.outputs),
-        tuple((program.values[v].shape, str(program.values[v].dtype)) for v in program.inputs),
+        argument_types(program),
     )  # fmt: skip
 
 

@@ -59,7 +59,9 @@ class Signature:
 
     def leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """The array leaves of a call of the same form; static parts must be equal."""
-        flat, tree = jax.tree.flatten(_keep_static(args, kwargs, self.static_argnums, self.static_argnames))
+        flat, tree = jax.tree.flatten(
+            _keep_static(args, kwargs, self.static_argnums, self.static_argnames)
+        )
         if tree != self.tree:
             raise ShardwrightError(
                 f"the arguments of {self.name!r} have another structure than those it was"
@@ -197,7 +199,8 @@ def sign(
     if not callable(fn):
         raise ShardwrightError(
             f"expected a function to partition, got {type(fn).__name__}: {fn!r:.60}",
-            try_="pass the function itself, then its arguments: partition(train_step, state, batch)",
+            try_="pass the function itself, then its arguments:"
+            " partition(train_step, state, batch)",
         )
     name, count = _name(fn), len(args)
     _check_call(fn, name, args, kwargs)

@@ -6,11 +6,11 @@ Each part below checks one of them and names the first op or value that breaks i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from shardwright.errors import ShardwrightError
 from shardwright.program.text import format_op
-from shardwright.program.types import LITERAL, NO_OP, TOP, Op, Program, Value
+from shardwright.program.types import LITERAL, NO_OP, TOP, Op, Program, Region, Value
 from shardwright.rules.rule import PERMUTE
 
 ENTRY_TIES = ("scan.const", "scan.init", "scan.xs", "while.const", "while.init", "cond.operand")
@@ -31,16 +31,19 @@ def check(program: Program) -> None:
 
 
 def _fail(program: Program, what: str, op: Op | None = None) -> ShardwrightError:
-    facts = {"op": f"#{op.index} {format_op(program, op)}", "at": op.source} if op else {}
-    return ShardwrightError(f"invalid program {program.name!r}: {what}", **facts)
+    what = f"invalid program {program.name!r}: {what}"
+    if op is None:
+        return ShardwrightError(what)
+    return ShardwrightError(what, op=f"#{op.index} {format_op(program, op)}", at=op.source)
 
 
 def _check_numbers(program: Program) -> None:
     """Values, ops and regions are numbered by place; walk numbers grow and stay in the walk."""
-    for what, items in (
-        ("value", program.values), ("op", program.ops), ("region", program.regions),
-    ):  # fmt: skip
-        for i, item in enumerate(items):  # type: ignore[var-annotated, arg-type]
+    lists: dict[str, Sequence[Value | Op | Region]] = {
+        "value": program.values, "op": program.ops, "region": program.regions,
+    }  # fmt: skip
+    for what, items in lists.items():
+        for i, item in enumerate(items):
             if item.index != i:
                 raise _fail(program, f"{what} {i} is numbered {item.index}")
     last = -1

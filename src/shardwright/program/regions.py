@@ -68,8 +68,8 @@ def while_loop(walk: Walk, eqn: Any, operands: list[int]) -> list[int]:
         walk.tie(eqn, "while.const", [outer], [inner], body=regions[:1])
     for outer, inner in zip(operands[n_cond : n_cond + n_body], body_inputs, strict=False):
         walk.tie(eqn, "while.const", [outer], [inner], body=regions[1:])
-    for outer, *inner in zip(carries, cond_inputs[n_cond:], body_inputs[n_body:], strict=True):
-        walk.tie(eqn, "while.init", [outer], inner, body=regions)
+    for outer, *both in zip(carries, cond_inputs[n_cond:], body_inputs[n_body:], strict=True):
+        walk.tie(eqn, "while.init", [outer], both, body=regions)
     walk.body(regions[0], cond, cond_inputs)
     outputs = walk.body(regions[1], body, body_inputs)
     for inner, carry, outer in zip(outputs, body_inputs[n_body:], results, strict=True):

@@ -11,7 +11,7 @@ def format_program(program: Program) -> str:
     program mlp(x: %0:f32[8,4], w: %1:f32[4,2]) -> (%2)
       %2:f32[8,2] = dot_general %0 %1   ([i,j],[j,k])->([i,k]) {i=8,j=4,k=2} reduction={j}
     """
-    donated = {i: " donated" for i in program.donated}
+    donated = dict.fromkeys(program.donated, " donated")
     inputs = ", ".join(
         f"{program.values[i].path}: {program.values[i]}{donated.get(i, '')}" for i in program.inputs
     )

@@ -15,7 +15,15 @@ from shardwright.program.arguments import Signature, sign
 from shardwright.program.regions import REGION_OPS
 from shardwright.program.source import is_user_code
 from shardwright.program.types import (
-    LITERAL, NO_OP, NO_REMAT, TOP, Op, Program, Region, UserPin, Value,
+    LITERAL,
+    NO_OP,
+    NO_REMAT,
+    TOP,
+    Op,
+    Program,
+    Region,
+    UserPin,
+    Value,
 )  # fmt: skip
 from shardwright.rules.registry import lookup
 from shardwright.rules.rule import NOTHING, OpShape, Rule, TensorShape, einsum
@@ -171,9 +179,18 @@ class Walk:
         index = len(self.ops)
         self.ops.append(
             Op(
-                index, name, tuple(operands), tuple(results), rule, region=self.region,
-                remat=self.remat, transposed=self.transposed, eqn=eqn, caller=self.caller, **more,
-            )  # fmt: skip
+                index,
+                name,
+                tuple(operands),
+                tuple(results),
+                rule,
+                region=self.region,
+                remat=self.remat,
+                transposed=self.transposed,
+                eqn=eqn,
+                caller=self.caller,
+                **more,
+            )
         )
         return index
 
@@ -278,16 +295,16 @@ class Walk:
         named.pop()
         place = [LITERAL] * (len(self.values) + 1)
         live = [v for v, yes in zip(self.values, named, strict=True) if yes]
-        for i, v in enumerate(live):
-            place[v.index] = i
-            v.index = i
+        for i, value in enumerate(live):
+            place[value.index] = i
+            value.index = i
         op_place = {op.index: i for i, op in enumerate(self.ops)}
         for op in self.ops:
             op.index = op_place[op.index]
             op.operands = tuple([place[v] for v in op.operands])
             op.results = tuple([place[v] for v in op.results])
-        for v in live:
-            v.op = op_place.get(v.op, NO_OP)
+        for value in live:
+            value.op = op_place.get(value.op, NO_OP)
         for region in self.regions:
             region.op = op_place.get(region.op, NO_OP)
             region.inputs = tuple(place[v] for v in region.inputs)
@@ -332,7 +349,7 @@ def live_ops(ops: list[Op], outputs: Sequence[int], count: int) -> list[Op]:
     for op in reversed(ops):
         if (
             op.is_region or op.name in CARRIES or (op.eqn is not None and op.eqn.effects)
-            or any([needed[v] for v in op.results])
+            or any(needed[v] for v in op.results)
         ):  # fmt: skip
             for v in op.operands:
                 needed[v] = True

@@ -117,8 +117,8 @@ def _time(record: Record) -> Iterator[str]:
         )
     elif cost.link_s:
         yield (
-            f"Devices wait for data {percent(cost.link_s, cost.step_s)} of the time: a larger batch,"
-            " or fewer devices, would use them better."
+            f"Devices wait for data {percent(cost.link_s, cost.step_s)} of the time:"
+            " a larger batch, or fewer devices, would use them better."
         )
 
 
@@ -128,7 +128,8 @@ def _movements(record: Record) -> Iterator[str]:
     for m in movements(record):
         yield (
             f"{m.kind} over {'+'.join(m.axes)}: {human_seconds(m.seconds)},"
-            f" {human_bytes(m.bytes)} in {counted(m.count, 'call')}; {PURPOSE.get(m.kind, 'data moves')}"
+            f" {human_bytes(m.bytes)} in {counted(m.count, 'call')};"
+            f" {PURPOSE.get(m.kind, 'data moves')}"
         )
         rows = [r for r in lines_that_move(record) if (r["kind"], tuple(r["axes"])) == _key(m)]
         for r in rows[:SOURCES]:

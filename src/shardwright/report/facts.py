@@ -51,7 +51,7 @@ def limit_bytes(record: Record) -> int:
 
 def mesh_sizes(record: Record) -> dict[str, int]:
     """{axis: size}"""
-    return {name: size for name, size in record["mesh"]["axes"]}
+    return dict(record["mesh"]["axes"])
 
 
 def device_count(record: Record) -> int:
@@ -65,6 +65,23 @@ def device_count(record: Record) -> int:
 def mesh_text(record: Record) -> str:
     """data=16 x model=4"""
     return " x ".join(f"{name}={size}" for name, size in record["mesh"]["axes"])
+
+
+def mesh_shapes(record: Record) -> list[dict[str, Any]]:
+    """The mesh shapes that were compared, fastest first; nothing when the user gave the shape.
+
+    Each has `name`, `step_s` and `peak_bytes` (None when it does not fit), `why`, `chosen`.
+    """
+    if len(record["meshes"]) < 2:
+        return []
+    rows = [
+        {
+            **row, "name": " x ".join(f"{name}={size}" for name, size in row["mesh"].items()),
+            "chosen": row["mesh"] == mesh_sizes(record),
+        }
+        for row in record["meshes"]
+    ]  # fmt: skip
+    return sorted(rows, key=lambda r: (r["step_s"] is None, r["step_s"] or 0.0, not r["chosen"]))
 
 
 def bound(record: Record) -> str:

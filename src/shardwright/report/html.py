@@ -7,6 +7,7 @@ from typing import Any
 
 import jinja2
 
+from shardwright.cost.cost import Cost
 from shardwright.report.eject import starred
 from shardwright.report.explain import explain
 from shardwright.report.facts import (
@@ -17,6 +18,7 @@ from shardwright.report.facts import (
     inapplicable,
     limit_bytes,
     lines_that_move,
+    mesh_shapes,
     mesh_sizes,
     mesh_text,
     ranked_baselines,
@@ -71,6 +73,7 @@ def view(record: Record) -> dict[str, Any]:
         "grid": mesh_grid(record), "axes": _axes(record), "time": _time(record),
         "memory": _memory(record), "peak_at": record["memory"]["at"],
         "buffers": record["memory"]["buffers"][:12], "tactics": _tactics(record),
+        "shapes": mesh_shapes(record),
         "inapplicable": inapplicable(record), "moves": lines_that_move(record)[:MOVES],
         "moves_left": max(0, len(lines_that_move(record)) - MOVES),
         "specs": _specs(record), "groups": _groups(record), "explanation": explain(record),
@@ -90,7 +93,8 @@ def mesh_grid(record: Record) -> dict[str, Any]:
     shown_rows, shown = min(rows, ROWS), min(across, CELLS)
     inner = rest[-1][1] if len(rest) > 1 else across
     return {
-        "down": f"{first} = {rows}" if first else "", "across": " x ".join(f"{n} = {s}" for n, s in rest),
+        "down": f"{first} = {rows}" if first else "",
+        "across": " x ".join(f"{n} = {s}" for n, s in rest),
         "cells": [
             {"x": c * 18 + (c // inner) * 8, "y": r * 18, "number": r * across + c}
             for r in range(shown_rows) for c in range(shown)
@@ -158,13 +162,14 @@ def _tactics(record: Record) -> dict[str, Any]:
     slowest = max([cost.step_s, *(b.cost.step_s for b in shown)])
 
     def row(
-        name: str, c: Any, fits: bool, mine: bool, also: tuple[str, ...] = ()
+        name: str, c: Cost, fits: bool, mine: bool, also: tuple[str, ...] = ()
     ) -> dict[str, Any]:
+        other = "the same" if same_cost(c, cost) else change(c.step_s, cost.step_s)
         return {
             "name": name, "cost": c, "fits": fits, "mine": mine, "also": also,
             "compute": round(100 * c.compute_s / slowest, 3) if slowest else 0,
             "links": round(100 * (c.step_s - c.compute_s) / slowest, 3) if slowest else 0,
-            "change": "" if mine else "the same" if same_cost(c, cost) else change(c.step_s, cost.step_s),
+            "change": "" if mine else other,
         }  # fmt: skip
 
     rows = [row("this plan", cost, cost.peak_bytes <= limit_bytes(record), True)]

@@ -12,6 +12,7 @@ from shardwright.report.facts import (
     inapplicable,
     limit_bytes,
     lines_that_move,
+    mesh_shapes,
     mesh_sizes,
     mesh_text,
     ranked_baselines,
@@ -43,6 +44,7 @@ def format_plan(record: Record) -> str:
         format_decisions(record),
         format_costs(record),
         format_collectives(record),
+        format_meshes(record),
         format_baselines(record),
         format_certificate(record),
     ]
@@ -118,6 +120,22 @@ def format_collectives(record: Record, most: int = COLLECTIVES) -> str:
         rest = sum(c["total_s"] for c in left)
         more = f"\n  ... and {len(left)} more, {human_seconds(rest)} together"
     return f"links, {human_seconds(total)} in all\n{columns(shown, right=(0, 3, 4))}{more}"
+
+
+def format_meshes(record: Record) -> str:
+    """The mesh shapes that were compared, when the user left the shape open."""
+    rows = mesh_shapes(record)
+    if not rows:
+        return ""
+    table = [
+        (
+            r["name"], human_seconds(r["step_s"]) if r["step_s"] is not None else "-",
+            human_bytes(r["peak_bytes"]) if r["peak_bytes"] is not None else "-",
+            "chosen" if r["chosen"] else r["why"] or ("" if r["searched"] else "screened only"),
+        )
+        for r in rows
+    ]  # fmt: skip
+    return "mesh shapes\n" + columns(table, right=(1, 2))
 
 
 def format_baselines(record: Record, most: int = BASELINES) -> str:

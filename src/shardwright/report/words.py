@@ -8,9 +8,8 @@ from collections.abc import Iterable, Sequence
 from shardwright.analysis.text import human_bytes
 
 __all__ = [
-    "change", "columns", "counted", "human_bytes", "human_seconds", "listed", "percent", "short_path", "short_source",
-    "spec_text",
-    "times",
+    "change", "columns", "counted", "human_bytes", "human_seconds", "listed", "percent",
+    "short_path", "short_source", "spec_text", "times",
 ]  # fmt: skip
 
 _LOCALS = re.compile(r"[\w.<>]*<locals>\.")
@@ -38,7 +37,8 @@ def percent(part: float, whole: float) -> str:
     >>> percent(1, 8)
     '12%'
     """
-    return f"{part / whole:.0%}" if whole else "0%"
+    share = part / whole if whole else 0.0
+    return "<1%" if 0 < share < 0.005 else f"{share:.0%}"
 
 
 def change(new: float, old: float) -> str:

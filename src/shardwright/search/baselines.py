@@ -6,8 +6,17 @@ from collections.abc import Iterator
 from itertools import permutations
 
 from shardwright.search.tactics import (
-    FSDP, ContextParallel, Context, DataParallel, ExpertParallel, Megatron, NotApplicable,
-    SequenceParallel, Strategy, Tactic, ZeRO,
+    FSDP,
+    Context,
+    ContextParallel,
+    DataParallel,
+    ExpertParallel,
+    Megatron,
+    NotApplicable,
+    SequenceParallel,
+    Strategy,
+    Tactic,
+    ZeRO,
 )  # fmt: skip
 from shardwright.spmd.decisions import AxisList, Entry, State, append, empty
 
@@ -59,7 +68,12 @@ def compositions(names: tuple[str, ...]) -> Iterator[tuple[Tactic, ...]]:
         yield (WeightStationary(a), Megatron(b))
     for a, b, c in permutations(names, 3):
         for first in (DataParallel(a), FSDP(a)):
-            for second in (DataParallel(b), FSDP(b), ContextParallel(b, "query"), ExpertParallel(b)):
+            for second in (
+                DataParallel(b),
+                FSDP(b),
+                ContextParallel(b, "query"),
+                ExpertParallel(b),
+            ):
                 yield (first, second, Megatron(c))
                 yield (first, second, Megatron(c), SequenceParallel(c))
 

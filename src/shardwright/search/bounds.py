@@ -20,7 +20,7 @@ def least_compute_s(model: CostModel, op: OpClass) -> float:
     options = [k for k, splittable in enumerate(op.splittable) if splittable]
     if (len(options) + 1) ** len(sizes) > MOST_WAYS:
         return 0.0
-    ways = {}
+    ways: dict[tuple[int, ...], None] = {}
     for claims in product((WHOLE, *options), repeat=len(sizes)):
         local = list(op.sizes)
         for n, k in zip(sizes, claims, strict=True):

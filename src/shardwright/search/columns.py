@@ -34,9 +34,7 @@ class Columns:
     variant: list[dict[Earlier, int]]  # [layouts] situation -> variant
 
 
-def find_columns(
-    space: Space, limit: int, layouts: Sequence[int] | None = None
-) -> list[Columns]:
+def find_columns(space: Space, limit: int, layouts: Sequence[int] | None = None) -> list[Columns]:
     """The columns of every axis, in mesh order; raises TooLarge above `limit` for one axis.
 
     With `layouts`, the columns of those alone: a projection, and far fewer.
@@ -129,25 +127,38 @@ def _walk(
         start = np.where(start == WHOLE, claim, start)
     entries = [a.entry for a in space.actions if a.axis == axis]
     claims = [_claims(space.model, variants, e) for e in entries]
-    alone = (*((),) * axis, space.root[axis], *((),) * (len(space.root) - axis - 1))
-    seen: dict[bytes, int] = {start.tobytes(): 0}
-    rows, lists = [start], [space.root[axis]]
-    at = 0
-    while at < len(rows):
-        here = lists[at]
-        state = (*alone[:axis], here, *alone[axis + 1 :])
-        legal = {space.actions[i].entry for i in space.legal(state) if space.actions[i].axis == axis}
-        row, free = rows[at], rows[at] == WHOLE
+    groups = sorted({e.group for e in entries})
+    width = len(start)
+    seen = {start.tobytes()}
+    tables, lists = [start[None]], [space.root[axis]]
+    rows = start[None]  # [P, variants] the columns of one length of list
+    listed = np.array([[g in {e.group for e in space.root[axis]} for g in groups]])  # [P, groups]
+    late = np.zeros(1, bool)  # [P] ends with an entry for updates only: nothing may follow
+    heads = lists[:]
+    while len(rows):
+        kept: list[np.ndarray] = []
+        parents: list[int] = []
+        added: list[Entry] = []
         for entry, claim in zip(entries, claims, strict=True):
-            if entry not in legal:
-                continue
-            child = np.where(free, claim, row)
-            key = child.tobytes()
-            if key not in seen:
-                if len(rows) >= limit:
-                    raise TooLarge
-                seen[key] = len(rows)
-                rows.append(child)
-                lists.append((*here, entry))
-        at += 1
-    return np.stack(rows), lists
+            able = np.flatnonzero(~late & ~listed[:, groups.index(entry.group)])
+            before = rows[able]
+            after = np.where(before == WHOLE, claim, before)
+            changed = np.flatnonzero((after != before).any(1))
+            text = after[changed].tobytes()
+            for n, at in enumerate(changed.tolist()):
+                key = text[n * width : (n + 1) * width]
+                if key not in seen:
+                    seen.add(key)
+                    kept.append(after[at])
+                    parents.append(int(able[at]))
+                    added.append(entry)
+            if len(seen) > limit:
+                raise TooLarge
+        heads = [(*heads[p], e) for p, e in zip(parents, added, strict=True)]
+        lists += heads
+        rows = np.stack(kept) if kept else np.empty((0, width), np.int8)
+        tables.append(rows)
+        listed = listed[parents] if parents else listed[:0]
+        listed[np.arange(len(added)), [groups.index(e.group) for e in added]] = True
+        late = np.array([e.scope == UPDATES for e in added], bool)
+    return np.concatenate(tables), lists

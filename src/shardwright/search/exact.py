@@ -82,9 +82,7 @@ def certify(
 
 
 class _Proof:
-    def __init__(
-        self, space: Space, objective: Objective, budget: Budget, limits: Limits
-    ) -> None:
+    def __init__(self, space: Space, objective: Objective, budget: Budget, limits: Limits) -> None:
         self.space, self.objective, self.budget, self.limits = space, objective, budget, limits
         self.model = space.model
         self.scale = 1.0 - self.model.overlap / 2.0  # c + l - o min(c, l) >= (c + l)(1 - o/2)
@@ -136,9 +134,7 @@ class _Proof:
 
     def _certificate(self, bound: float, covered: float) -> Certificate:
         done = self.objective.evaluations - self.first
-        return Certificate("gap", bound, float("inf"), done, covered).against(
-            self.objective.best_s
-        )
+        return Certificate("gap", bound, float("inf"), done, covered).against(self.objective.best_s)
 
     def _first_axis(self) -> float:
         """Bounds every column of the first axis, block by block, then descends into the rest."""

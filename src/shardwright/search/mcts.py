@@ -15,8 +15,9 @@ from itertools import permutations
 
 import numpy as np
 
+from shardwright.search.completions import changed, drawn, is_legal
 from shardwright.search.objective import OVER_MEMORY_S, Budget, Objective
-from shardwright.search.space import MAX_UPDATES, Space
+from shardwright.search.space import Space
 from shardwright.spmd.decisions import UPDATES, State
 
 NOT_EXPANDED = -1
@@ -83,8 +84,9 @@ def mcts(
     seed: int = 0,
     seeds: Sequence[State] = (),
 ) -> list[State]:
-    """The best states found, best first, each of its kind; `seeds` are states (of known strategies) that join as macro-moves.
+    """The best states found, best first, each of its kind.
 
+    `seeds` are states of known strategies: macro-moves, places to start from besides the root.
     Stops at the budget, or when `budget.patience` evaluations brought nothing. Ctrl-C ends the
     search; the objective keeps the best so far.
     """
@@ -143,7 +145,9 @@ class _Scale:
         over = values >= OVER_MEMORY_S
         excess = np.where(over, values / OVER_MEMORY_S, 1.0)
         return np.where(
-            over, self._base + np.log(excess), np.log(np.maximum(np.where(over, 1.0, values), 1e-12))
+            over,
+            self._base + np.log(excess),
+            np.log(np.maximum(np.where(over, 1.0, values), 1e-12)),
         )
 
 
@@ -245,62 +249,29 @@ def rollout(
     actions = np.flatnonzero(tree.prior[node][: tree.stop] > 0)
     found = float(tree.score[tree.child[node, actions]].min(initial=tree.score[node]))
     ends: list[State] = []
-    drawn: set[State] = set()
+    random: set[State] = set()
     for n in range(ROLLOUTS + int(ROLLOUTS * guided)):
         state = tree.states[node]
         if n >= ROLLOUTS and tree.elite:
             if rng.random() < FROM_ROOT:
                 state = space.root
-            wanted = _changed(space, tree.guide(rng), rng)
+            wanted = changed(space, tree.guide(rng), rng)
         else:
-            wanted = _drawn(tree.prior[node][actions] + 0.02, actions, rng)
+            wanted = drawn(tree.prior[node][actions] + 0.02, actions, rng)
         for action in wanted:
-            if _is_legal(space, state, action):
+            if is_legal(space, state, action):
                 state = space.after(state, action)
         ends.append(state)
         if n < ROLLOUTS:
-            drawn.add(state)
+            random.add(state)
     fresh = [e for e in dict.fromkeys(ends) if not objective.knows(e)]
     if not fresh:
         return found
     scores = scale(objective(fresh))
     tree.remember(zip(scores.tolist(), fresh, strict=True))
-    return min(found, *[s for s, e in zip(scores.tolist(), fresh, strict=True) if e in drawn], found)
-
-
-def _drawn(weights: np.ndarray, actions: np.ndarray, rng: np.random.Generator) -> list[int]:
-    if not len(actions):
-        return []
-    length = min(1 + int(rng.geometric(0.4)), len(actions))
-    return rng.choice(actions, length, replace=False, p=weights / weights.sum()).tolist()
-
-
-def _changed(space: Space, guide: State, rng: np.random.Generator) -> list[int]:
-    """The appends that lead to a known good state, with a few dropped, added or moved."""
-    order = [
-        i for axis, entries in enumerate(guide) for e in entries[len(space.root[axis]) :]
-        if (i := space.number.get((axis, e))) is not None
-    ]  # fmt: skip
-    for _ in range(int(rng.geometric(0.6))):
-        change, at = int(rng.integers(4)), int(rng.integers(len(order) + 1))
-        if change == 0 or not order:
-            order.insert(at, int(rng.integers(len(space.actions))))
-        elif change == 1:
-            order.pop(at % len(order))
-        elif change == 2:
-            order[at % len(order)] = int(rng.integers(len(space.actions)))
-        else:
-            order.insert(at % len(order), order.pop(int(rng.integers(len(order)))))
-    return order
-
-
-def _is_legal(space: Space, state: State, action: int) -> bool:
-    axis, entry = space.actions[action]
-    entries = state[axis]
-    late = sum(e.scope == UPDATES for e in entries)
-    if any(e.group == entry.group for e in entries):
-        return False
-    return late < MAX_UPDATES if entry.scope == UPDATES else not late
+    return min(
+        found, *[s for s, e in zip(scores.tolist(), fresh, strict=True) if e in random], found
+    )
 
 
 def backup(tree: Tree, path: Sequence[tuple[int, int]], score: float) -> None:

@@ -68,9 +68,10 @@ def search_meshes(
     Every shape is screened with the known strategies and a little refinement; the best few get
     a full search. The analysis is shared.
     """
-    options: dict[str, Any] = dict(
-        memory=memory, tactics=tactics, seconds=seconds, seed=seed, progress=progress
-    )
+    options: dict[str, Any] = {
+        "memory": memory, "tactics": tactics, "seconds": seconds, "seed": seed,
+        "progress": progress,
+    }  # fmt: skip
     if len(meshes) == 1:
         model = CostModel(analysis, meshes[0], device, overlap=overlap)
         found = search(model, **options)

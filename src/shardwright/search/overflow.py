@@ -29,7 +29,7 @@ class Line(NamedTuple):
 
     where: str
     type: str
-    count: int
+    times: int
     local_bytes: float
 
 
@@ -46,7 +46,7 @@ def no_plan_fits(context: Context, objective: Objective, memory: int) -> Shardwr
     if saved is not None:
         ways.append(f"jax.checkpoint around {saved.where} (keeps {_gb(saved.local_bytes)})")
     lines = [
-        f"{line.where} {line.count} x {line.type}, {_gb(line.local_bytes)}"
+        f"{line.where} {line.times} x {line.type}, {_gb(line.local_bytes)}"
         for line in peak_lines(model, state)[:SHOWN]
     ]
     return ShardwrightError(
@@ -98,7 +98,8 @@ def _largest_saved(model: CostModel, state: State) -> Line | None:
     program = model.analysis.program
     saved = [
         v for v in _live_values(model, state)
-        if program.values[v].op != NO_OP and not is_backward(program, program.ops[program.values[v].op])
+        if program.values[v].op != NO_OP
+        and not is_backward(program, program.ops[program.values[v].op])
         and any(is_backward(program, program.ops[u]) for u in program.uses()[v])
     ]  # fmt: skip
     lines = _lines(model, state, saved)

@@ -47,15 +47,15 @@ def neighbours(space: Space, state: State) -> Iterator[State]:
             yield with_list(rest)
             for j in range(fixed, len(rest) + 1):  # move, which includes swaps of neighbours
                 if j != i:
-                    yield with_list(rest[:j] + (entries[i],) + rest[j:])
+                    yield with_list((*rest[:j], entries[i], *rest[j:]))
             for e in options:
                 if e.group not in listed or (e.group == entries[i].group and e != entries[i]):
-                    yield with_list(entries[:i] + (e,) + entries[i + 1 :])
+                    yield with_list((*entries[:i], e, *entries[i + 1 :]))
         for e in options:
             if e.group not in listed:
                 for i in range(fixed, len(entries) + 1):
                     if e.scope == EVERYTHING or i == len(entries):
-                        yield with_list(entries[:i] + (e,) + entries[i:])
+                        yield with_list((*entries[:i], e, *entries[i:]))
     free = [a for a in space.axes if not space.root[a]]
     allowed = set(space.actions)
     for order in permutations(free):  # lists change places

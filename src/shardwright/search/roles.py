@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -75,9 +76,7 @@ def find_roles(analysis: Analysis) -> Roles:
         if g.index not in batch and g.index not in in_matrices and g.activation_bytes > 0
     ]  # fmt: skip
     sequence.sort(key=lambda g: (not g.conflict_sets, -g.activation_bytes, g.index))
-    return Roles(
-        batch, tuple(g.index for g in sequence), hidden, residual, experts, weights, dots
-    )
+    return Roles(batch, tuple(g.index for g in sequence), hidden, residual, experts, weights, dots)
 
 
 def value_groups(analysis: Analysis) -> list[list[tuple[int, int]]]:
@@ -104,7 +103,8 @@ def _batch(analysis: Analysis, groups_of: list[list[tuple[int, int]]]) -> tuple[
         return ()
     made = _made_by_dots(analysis, groups_of)
     first = max(
-        leading, key=lambda g: (made.get(g, 0), worth[g].activation_bytes - worth[g].argument_bytes, -g)
+        leading,
+        key=lambda g: (made.get(g, 0), worth[g].activation_bytes - worth[g].argument_bytes, -g),
     )
     if worth[first].activation_bytes == 0:
         return ()
@@ -130,9 +130,7 @@ def _made_by_dots(analysis: Analysis, groups_of: list[list[tuple[int, int]]]) ->
     return made
 
 
-def _largest_leading(
-    analysis: Analysis, groups_of: list[list[tuple[int, int]]]
-) -> tuple[int, ...]:
+def _largest_leading(analysis: Analysis, groups_of: list[list[tuple[int, int]]]) -> tuple[int, ...]:
     """Without a batch (one long sequence, say), the leading dim on most activation bytes."""
     worth = {g.index: g for g in analysis.groups}
     leading = {g for v in analysis.program.inputs for g, dim in groups_of[v] if dim == 0}
@@ -153,11 +151,14 @@ def _contracted(analysis: Analysis) -> set[int]:
     """Groups that a forward dot sums over."""
     table, found = analysis.color_table.ops, set()
     group = analysis.color_group[table.color]
-    for owner, factor, g in zip(table.owner.tolist(), table.dim.tolist(), group.tolist(), strict=True):
+    for owner, factor, g in zip(
+        table.owner.tolist(), table.dim.tolist(), group.tolist(), strict=True
+    ):
         op = analysis.program.ops[owner]
-        if op.rule.unit == MATRIX and not is_backward(analysis.program, op):
-            if not any(factor in dim for slot in op.rule.results for dim in slot):
-                found.add(g)
+        if op.rule.unit != MATRIX or is_backward(analysis.program, op):
+            continue
+        if not any(factor in dim for slot in op.rule.results for dim in slot):
+            found.add(g)
     return found
 
 
@@ -196,7 +197,12 @@ def _weight_dot(op: Op, operand: int, groups_of: list[list[tuple[int, int]]]) ->
     elsewhere = {
         f for i, slot in enumerate(rule.operands) if i != operand for dim in slot for f in dim
     }
-    sides: dict[str, set[int]] = {"contracted": set(), "free": set(), "slices": set(), "looked_up": set()}
+    sides: dict[str, set[int]] = {
+        "contracted": set(),
+        "free": set(),
+        "slices": set(),
+        "looked_up": set(),
+    }
     for g, dim in groups_of[op.operands[operand]]:
         factors = rule.operands[operand][dim]
         if not factors:
@@ -213,7 +219,7 @@ def _weight_dot(op: Op, operand: int, groups_of: list[list[tuple[int, int]]]) ->
     return WeightDot(op.index, *(frozenset(sides[s]) for s in sides))
 
 
-def _residual(dots: tuple[WeightDot, ...], worth: dict[int, object]) -> tuple[int, ...]:
+def _residual(dots: tuple[WeightDot, ...], worth: Mapping[int, object]) -> tuple[int, ...]:
     """Groups on most of the dots with parameters, both as what goes in and what comes out."""
     count: dict[int, int] = {}
     for d in dots:

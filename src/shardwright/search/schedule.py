@@ -10,7 +10,14 @@ from typing import Any
 from shardwright.errors import ShardwrightError
 from shardwright.search.roles import value_groups
 from shardwright.search.tactics import (
-    Context, Limit, NotApplicable, Pin, Replicate, Search, Strategy, Tactic,
+    Context,
+    Limit,
+    NotApplicable,
+    Pin,
+    Replicate,
+    Search,
+    Strategy,
+    Tactic,
 )  # fmt: skip
 from shardwright.spmd.decisions import Entry, State, append, empty
 from shardwright.spmd.layout import WHOLE, Placement
@@ -36,7 +43,6 @@ class Schedule:
     allowed: Callable[[int, int], bool]
     overrides: dict[int, Placement]
     free: bool  # nothing was asked: every strategy is a candidate
-    notes: tuple[str, ...] = ()
     parts: tuple[str, ...] = field(default=())
 
 
@@ -53,7 +59,7 @@ def plan_schedule(context: Context, tactics: Sequence[Tactic] | None) -> Schedul
         )
     wishes = [w for t in tactics if isinstance(t, Pin) for w in _wishes(context, t)]
     wishes += _written(context)
-    state, notes = empty(len(model.mesh.sizes)), []
+    state = empty(len(model.mesh.sizes))
     for wish in wishes:
         if wish.group not in {e.group for e in state[wish.axis]}:
             state = append(state, wish.axis, Entry(wish.group))
@@ -77,7 +83,7 @@ def plan_schedule(context: Context, tactics: Sequence[Tactic] | None) -> Schedul
     free = not wishes and not strategies and not banned and not limits and not overrides
     return Schedule(
         state, axes, allowed, overrides, free and len(axes) == len(model.mesh.sizes),
-        tuple(notes), tuple(str(t) for t in (*tactics, *[w.said for w in _written(context)])),
+        tuple(str(t) for t in (*tactics, *[w.said for w in _written(context)])),
     )  # fmt: skip
 
 
@@ -105,9 +111,9 @@ def matching(context: Context, pattern: str) -> list[int]:
 
 def _wishes(context: Context, pin: Pin) -> list[Wish]:
     axis = context.axis(pin.axis)
-    for g in context.model.analysis.all_groups:
-        if g.label == pin.what and pin.dim is None:
-            return [Wish(axis, g.index, str(pin))]
+    for group in context.model.analysis.all_groups:
+        if group.label == pin.what and pin.dim is None:
+            return [Wish(axis, group.index, str(pin))]
     values = matching(context, pin.what)
     if not values:
         labels = ", ".join(g.label for g in context.model.analysis.groups)
@@ -143,7 +149,9 @@ def _written(context: Context) -> list[Wish]:
                     continue
                 group = next((g for g, d in groups_of[pin.value] if d == dim), None)
                 if group is not None:
-                    said = f"with_sharding_constraint({spec}) at {analysis.program.where(pin.value)}"
+                    said = (
+                        f"with_sharding_constraint({spec}) at {analysis.program.where(pin.value)}"
+                    )
                     out.append(Wish(mesh.names.index(name), group, said, (pin.value,), dim))
     return out
 
@@ -174,7 +182,9 @@ def _limits(context: Context, tactics: Sequence[Tactic]) -> dict[int, set[int]]:
         if isinstance(t, Limit):
             for label in t.labels:
                 if label not in known:
-                    raise ShardwrightError(f"{t} names an unknown group {label!r}", groups=", ".join(known))
+                    raise ShardwrightError(
+                        f"{t} names an unknown group {label!r}", groups=", ".join(known)
+                    )
             mine = {known[label] for label in t.labels}
             axis = context.axis(t.axis)
             limits[axis] = limits.get(axis, mine) & mine
@@ -191,12 +201,10 @@ def _check(
         return
     placements, _ = model.layouts.place([state])
     for wish in wishes:
-        clash = [
-            str(t) for t in tactics if isinstance(t, Replicate)
-            and (wish.group in banned or {int(model.layouts.of_value[v]) for v in wish.values} & set(overrides))
-        ]  # fmt: skip
-        if clash:
-            raise ShardwrightError("contradictory tactics", one=wish.said, other=clash[0])
+        layouts = {int(model.layouts.of_value[v]) for v in wish.values}
+        if wish.group in banned or layouts & set(overrides):
+            clash = next(str(t) for t in tactics if isinstance(t, Replicate))
+            raise ShardwrightError("contradictory tactics", one=wish.said, other=clash)
         for v in wish.values:
             layout = model.layouts.table[int(model.layouts.of_value[v])]
             got = int(placements[0, model.layouts.of_value[v], wish.axis])
@@ -206,9 +214,11 @@ def _check(
             name, n = model.mesh.axes[wish.axis]
             if got == WHOLE:
                 raise ShardwrightError(
-                    f"cannot split dim {wish.dim} of {where} over {name}={n}", pin=wish.said,
-                    shape=model.analysis.program.values[v].shape, try_="an axis that divides the dim",
-                )  # fmt: skip
+                    f"cannot split dim {wish.dim} of {where} over {name}={n}",
+                    pin=wish.said,
+                    shape=model.analysis.program.values[v].shape,
+                    try_="an axis that divides the dim",
+                )
             taken = layout.atoms[got].group
             other = next((w.said for w in wishes if w.group == taken and w.axis == wish.axis), None)
             raise ShardwrightError(

@@ -67,9 +67,7 @@ def search(
     schedule = plan_schedule(context, tactics)
     model.overrides = {**model.overrides, **schedule.overrides}
     objective = Objective(model, memory, progress)
-    space = Space(
-        model, prefix=schedule.start, axes=schedule.axes, allowed=schedule.allowed
-    )
+    space = Space(model, prefix=schedule.start, axes=schedule.axes, allowed=schedule.allowed)
     budget = _budget(seconds)
     run = _Run(space, objective, budget, seed, schedule, context)
     try:
@@ -153,7 +151,7 @@ class _Run:
         cost = model.cost(self.state)
         if cost.peak_bytes > memory:
             raise no_plan_fits(self.context, self.objective, memory)
-        given = {k: v for k, v in model.overrides.items()}
+        given = dict(model.overrides)
         plain = copy.copy(model)
         plain.overrides = {}
         states = {n: s for n, s in self.named.items() if not isinstance(s, NotApplicable)}

@@ -15,6 +15,7 @@ from typing import Literal
 
 from shardwright.cost.model import CostModel
 from shardwright.errors import ShardwrightError
+from shardwright.search.constraints import Limit, Pin, Replicate, Search, Tactic
 from shardwright.search.roles import Roles, value_groups
 from shardwright.spmd.decisions import EVERYTHING, UPDATES, AxisList, Entry
 
@@ -53,10 +54,6 @@ class Context:
         return self.model.analysis.all_groups[group].label
 
 
-class Tactic:
-    """The common type of everything that may stand in a schedule."""
-
-
 @dataclass(frozen=True, slots=True)
 class Strategy(Tactic):
     """A tactic that appends to the list of one axis."""
@@ -71,7 +68,9 @@ class Strategy(Tactic):
         return f"{type(self).__name__}({self.axis})"
 
 
-def _fresh(groups: Sequence[int], listed: AxisList, bits: int = 0, scope: int = EVERYTHING) -> AxisList:
+def _fresh(
+    groups: Sequence[int], listed: AxisList, bits: int = 0, scope: int = EVERYTHING
+) -> AxisList:
     have = {e.group for e in listed}
     return tuple(Entry(g, bits, scope) for g in groups if g not in have)
 
@@ -118,7 +117,9 @@ class ZeRO(Tactic):
 
     def __post_init__(self) -> None:
         if self.stage not in (1, 2, 3):
-            raise ShardwrightError(f"ZeRO has no stage {self.stage!r}", try_="ZeRO(1 | 2 | 3, axis)")
+            raise ShardwrightError(
+                f"ZeRO has no stage {self.stage!r}", try_="ZeRO(1 | 2 | 3, axis)"
+            )
 
     def entries(self, context: Context, listed: AxisList) -> AxisList | NotApplicable:
         scope = EVERYTHING if self.stage == 3 else UPDATES
@@ -136,7 +137,9 @@ def _sharded_data_parallel(
         return data
     cover = cover_weights(context, axis, (*listed, *data), scope)
     if not cover:
-        return NotApplicable(f"no parameter has a dim divisible by {context.model.mesh.shape[axis]}")
+        return NotApplicable(
+            f"no parameter has a dim divisible by {context.model.mesh.shape[axis]}"
+        )
     return (*data, *cover)
 
 
@@ -188,7 +191,7 @@ class SequenceParallel(Strategy):
 
 @dataclass(frozen=True, slots=True)
 class ContextParallel(Tactic):
-    """The sequence is split: by "query" keys and values are gathered, by "key" softmax is partial."""
+    """The sequence is split: by "query" keys are gathered, by "key" softmax is partial."""
 
     axis: str
     by: Literal["query", "key"] = "query"
@@ -199,7 +202,9 @@ class ContextParallel(Tactic):
             return found
         group = context.model.analysis.all_groups[found[0].group]
         if not group.conflict_sets:
-            return found if self.by == "query" else NotApplicable("the sequence meets itself nowhere")
+            return (
+                found if self.by == "query" else NotApplicable("the sequence meets itself nowhere")
+            )
         bits = query_bits(context, group.index) if self.by == "query" else None
         if bits is None:
             bits = query_bits(context, group.index) ^ ((1 << min(len(group.conflict_sets), 31)) - 1)
@@ -260,53 +265,7 @@ class ExpertParallel(Strategy):
         return (*found, *_fresh(batch, (*listed, *found)))
 
 
-@dataclass(frozen=True, slots=True)
-class Pin(Tactic):
-    """A group, or the group of an argument's dim, is the first to claim an axis.
-
-    `what` is a group's label (then `dim` is not needed) or an argument path in which * stands
-    for anything. The whole group follows: dims that must be split alike are pinned alike.
-    """
-
-    what: str
-    dim: int | None = None
-    axis: str = ""
-
-    def __str__(self) -> str:
-        dim = "" if self.dim is None else f", {self.dim}"
-        return f"Pin({self.what!r}{dim}, {self.axis!r})"
-
-
-@dataclass(frozen=True, slots=True)
-class Replicate(Tactic):
-    """Arguments that match a path pattern are whole on every device; a label: the group is."""
-
-    what: str
-
-    def __str__(self) -> str:
-        return f"Replicate({self.what!r})"
-
-
-@dataclass(frozen=True, slots=True)
-class Limit(Tactic):
-    """Only groups with these labels may claim an axis."""
-
-    axis: str
-    labels: tuple[str, ...]
-
-    def __init__(self, axis: str, labels: Sequence[str]) -> None:
-        object.__setattr__(self, "axis", axis)
-        object.__setattr__(self, "labels", (labels,) if isinstance(labels, str) else tuple(labels))
-
-    def __str__(self) -> str:
-        return f"Limit({self.axis!r}, {list(self.labels)})"
-
-
-@dataclass(frozen=True, slots=True)
-class Search(Tactic):
-    """The search goes on from here on these axes; on all of them when none is named."""
-
-    axes: tuple[str, ...] | None = None
-
-    def __init__(self, axes: Sequence[str] | None = None) -> None:
-        object.__setattr__(self, "axes", None if axes is None else tuple(axes))
+__all__ = [
+    "FSDP", "Context", "ContextParallel", "DataParallel", "ExpertParallel", "Limit", "Megatron",
+    "NotApplicable", "Pin", "Replicate", "Search", "SequenceParallel", "Strategy", "Tactic", "ZeRO",
+]  # fmt: skip

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shardwright.analysis.analysis import Analysis
-from shardwright.program.types import LITERAL, Program
+from shardwright.program.types import LITERAL, NO_OP, Program
 from shardwright.rules.rule import MATRIX
 from shardwright.spmd.decisions import UPDATES, State
 
@@ -190,8 +190,9 @@ def _fold(
     for v in program.values:
         low, high = int(start[v.index]), int(start[v.index + 1])
         edge, late = v.index in border, update[v.index]
+        baked_in = v.op == NO_OP and v.path is None
         key: tuple[object, ...] = (
-            id(v.type), edge, late, pinned.get(v.index), *groups[low:high], *sizes[low:high],
+            id(v.type), edge, late, baked_in, pinned.get(v.index), *groups[low:high], *sizes[low:high],
             *[decided.get((v.index, dims[r], places[r])) for r in range(low, high)],
         )  # fmt: skip
         known = cache.get(key)
@@ -205,6 +206,8 @@ def _fold(
             layout = Layout(atoms, itemsize, units, edge, late)
             if v.index in pinned:
                 layout = layout._replace(pinned=_pinned(layout, axes, pinned[v.index]))
+            elif baked_in:  # an array in the program text is on every device whole
+                layout = layout._replace(pinned=(WHOLE,) * axes)
             known = cache[key] = index.setdefault(layout, len(index))
         of_value[v.index] = known
     return list(index), of_value

@@ -1,0 +1,198 @@
+"""Plan files: the same bytes for the same seed, a round trip, and what changed said exactly."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import shardwright as sw
+from tests.plans.runs import DEVICES, MESHES, PROGRAMS, plan_for
+
+X, W = jnp.ones((16, 8)), jnp.ones((8, 32))
+
+
+def matmul(x: jax.Array, w: jax.Array) -> jax.Array:
+    return jnp.tanh(x @ w)
+
+
+def make(**options: Any) -> sw.Plan:
+    options = {
+        "mesh": {"data": 4, "model": 2}, "device": DEVICES["balanced"],
+        "tactics": [sw.Pin("x", 0, "data"), sw.Pin("w", 1, "model")],
+    } | options  # fmt: skip
+    return sw.partition(matmul, X, W, **options)
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    plan = make()
+    plan.save(tmp_path / "plan.json")
+    loaded = sw.load(tmp_path / "plan.json")
+    loaded.save(tmp_path / "again.json")
+    assert (tmp_path / "plan.json").read_bytes() == (tmp_path / "again.json").read_bytes()
+    assert plan.diff(loaded) == ""
+    assert loaded.specs() == plan.specs()
+    assert loaded.cost == plan.cost
+    assert loaded.collectives == plan.collectives
+    assert loaded.certificate == plan.certificate
+    assert loaded.baselines == plan.baselines
+    assert str(loaded) == str(plan)
+    placed = loaded.place(X, W)
+    np.testing.assert_allclose(loaded.jit(matmul)(*placed), matmul(X, W), rtol=1e-6)
+
+
+def test_a_loaded_plan_of_a_train_step_runs(tmp_path: Path) -> None:
+    """Labels of groups, overrides and resolutions mean the same after a round trip."""
+    plan = plan_for("attention_grad", MESHES["4x2"], device="slow links")
+    plan.save(tmp_path / "plan.json")
+    loaded = sw.load(tmp_path / "plan.json")
+    example = PROGRAMS["attention_grad"]
+    bound = loaded.bind(example.fn, *example.args)
+    assert bound.specs() == plan.specs()
+    assert str(bound.ir()) == str(plan.ir())
+    assert bound.in_shardings() == plan.in_shardings()
+
+
+def test_the_file_is_readable(tmp_path: Path) -> None:
+    make().save(tmp_path / "plan.json")
+    text = (tmp_path / "plan.json").read_text()
+    record = json.loads(text)
+    assert record["version"] == 1
+    assert list(record["specs"]) == ["x", "w"]  # in the order of the arguments
+    assert record["specs"]["w"] == [[], ["model"]]
+    assert text.endswith("}\n") and max(map(len, text.splitlines())) < 400
+
+
+def test_diff_says_what_moved() -> None:
+    other = make(tactics=[sw.Pin("x", 0, "model"), sw.Pin("w", 1, "data")])
+    text = make().diff(other)
+    assert "data" in text and "model" in text and "x" in text
+
+
+CHILD = """
+import sys
+from tests.plans.runs import plan_for
+plan_for(sys.argv[1], {"data": 4, "model": 2}, seconds=0.3).save(sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize("program", ["moe_forward"])
+def test_same_seed_same_bytes(program: str, tmp_path: Path) -> None:
+    """Two processes whose sets and dicts are hashed differently write the same file."""
+    files = []
+    for hash_seed in ("1", "2"):
+        files.append(tmp_path / f"{hash_seed}.json")
+        env = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)}
+        subprocess.run(
+            [sys.executable, "-c", CHILD, program, str(files[-1])], env=env, check=True, timeout=240
+        )
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+# Bad files --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "content, says",
+    [
+        (None, "cannot read a plan from"),
+        ("{ not json", "cannot read a plan from"),
+        ("[1, 2]", "is not a plan"),
+        ('{"answer": 42}', "is not a plan"),
+        ('{"version": 99}', r"written by a newer Shardwright \(plan version 99"),
+        ('{"version": 1}', "is not a plan"),
+    ],
+)
+def test_bad_files(content: str | None, says: str, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(sw.ShardwrightError, match=says):
+        sw.load(path)
+
+
+# Another program than the plan was made for -----------------------------------------------------
+
+
+def other_ops(x: jax.Array, w: jax.Array) -> jax.Array:
+    return jnp.tanh(x @ w) + 1
+
+
+def same_count(x: jax.Array, w: jax.Array) -> jax.Array:
+    return jnp.sin(x @ w)
+
+
+def renamed(inputs: jax.Array, w: jax.Array) -> jax.Array:
+    return jnp.tanh(inputs @ w)
+
+
+CHANGES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str]] = {
+    "shape": (matmul, (jnp.ones((32, 8)), W), r"x: was f32\[16,8\], is f32\[32,8\]"),
+    "dtype": (
+        matmul, (X.astype(jnp.bfloat16), W.astype(jnp.bfloat16)),
+        r"x: was f32\[16,8\], is bf16\[16,8\]",
+    ),
+    "name": (renamed, (X, W), r"x: f32\[16,8\] is gone"),
+    "more ops": (other_ops, (X, W), r"the computation: was \d+ ops, is \d+"),
+    "other ops": (same_count, (X, W), "ops as before, but not the same ones"),
+    "tree": (lambda x, w: matmul(x["a"], w), ({"a": X}, W), r"x\['a'\]: f32\[16,8\] is new"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("loaded", [False, True])
+def test_another_program(change: str, loaded: bool, tmp_path: Path) -> None:
+    """The error says what changed, and the arguments are untouched."""
+    fn, args, says = CHANGES[change]
+    plan = make(donate_argnums=0)
+    if loaded:
+        plan.save(tmp_path / "plan.json")
+        plan = sw.load(tmp_path / "plan.json")
+    with pytest.raises(sw.ShardwrightError, match=says):
+        plan.jit(fn)(*args)
+    assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(args))
+
+
+def test_a_planned_function_refuses_other_shapes() -> None:
+    run = make().jit(matmul)
+    run(X, W)
+    with pytest.raises(sw.ShardwrightError, match=r"x: was f32\[16,8\], is f32\[24,8\]"):
+        run(jnp.ones((24, 8)), W)
+    np.testing.assert_allclose(run(X, W), matmul(X, W), rtol=1e-6)  # still what it was
+
+
+@pytest.mark.parametrize(
+    "args, says",
+    [
+        ((X,), "the plan has 2 argument leaves, got 1|another structure"),
+        ((X, W, W), "the plan has 2 argument leaves, got 3|another structure"),
+        ((jnp.ones((15, 8)), W), r"x: was f32\[16,8\], is f32\[15,8\]"),
+    ],
+)
+@pytest.mark.parametrize("loaded", [False, True])
+def test_place_refuses_other_arguments(
+    args: tuple[Any, ...], says: str, loaded: bool, tmp_path: Path
+) -> None:
+    plan = make()
+    if loaded:
+        plan.save(tmp_path / "plan.json")
+        plan = sw.load(tmp_path / "plan.json")
+    with pytest.raises(sw.ShardwrightError, match=says):
+        plan.place(*args)
+
+
+def test_a_loaded_plan_says_what_it_lacks(tmp_path: Path) -> None:
+    make().save(tmp_path / "plan.json")
+    loaded = sw.load(tmp_path / "plan.json")
+    for use in (loaded.ir, loaded.in_shardings, loaded.out_shardings, loaded.verify, loaded.jit):
+        with pytest.raises(sw.ShardwrightError, match="needs the program this plan was made for"):
+            use()

@@ -1,0 +1,177 @@
+"""Meshes that users have: automatic and explicit axes, abstract ones, other orders, too small."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AbstractMesh, AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import shardwright as sw
+from shardwright.errors import ShardwrightError
+from tests.plans.runs import DEVICES
+
+AXES = {"data": 4, "model": 2}
+AUTO, EXPLICIT = (AxisType.Auto,) * 2, (AxisType.Explicit,) * 2
+X, W = jnp.arange(128.0).reshape(16, 8) / 128, jnp.ones((8, 32)) / 8
+
+
+def layer(x: jax.Array, w: jax.Array) -> jax.Array:
+    return jnp.tanh(x @ w)
+
+
+def make(mesh: Any) -> sw.Plan:
+    return sw.partition(
+        layer, X, W, mesh=mesh, device=DEVICES["balanced"],
+        tactics=[sw.Pin("x", 0, "data"), sw.Pin("w", 1, "model")],
+    )  # fmt: skip
+
+
+GIVEN: dict[str, Callable[[], Any]] = {
+    "dict": lambda: AXES,
+    "sw.Mesh": lambda: sw.Mesh(AXES),
+    "make_mesh, automatic": lambda: jax.make_mesh((4, 2), ("data", "model"), axis_types=AUTO),
+    "make_mesh, explicit": lambda: jax.make_mesh((4, 2), ("data", "model"), axis_types=EXPLICIT),
+    "Mesh": lambda: jax.sharding.Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "model")),
+    "AbstractMesh": lambda: AbstractMesh((4, 2), ("data", "model")),
+}
+
+
+@pytest.mark.parametrize("given", GIVEN)
+def test_plan_for(given: str) -> None:
+    plan = make(GIVEN[given]())
+    assert plan.mesh.shape == AXES
+    assert plan.specs() == {"x": P("data"), "w": P(None, "model")}
+    np.testing.assert_allclose(plan.jit(layer)(X, W), layer(X, W), rtol=1e-6)
+
+
+@pytest.mark.parametrize("given", [k for k in GIVEN if "esh" in k and k != "sw.Mesh"])
+def test_run_on(given: str) -> None:
+    mesh, plan = GIVEN[given](), make(AXES)
+    shardings = plan.in_shardings(mesh)
+    assert [s.spec for s in shardings] == [P("data"), P(None, "model")]
+    run = plan.jit(layer, mesh=mesh)
+    if given == "AbstractMesh":
+        assert run.trace(X, W).lower(lowering_platforms=("cpu",)).as_text()
+        return
+    args = plan.place(X, W, mesh=mesh)
+    out = run(*args)
+    np.testing.assert_allclose(out, layer(X, W), rtol=1e-6)
+    assert out.sharding.is_equivalent_to(plan.out_shardings(mesh), out.ndim)
+
+
+def test_arguments_on_an_explicit_mesh() -> None:
+    """Arrays whose type carries a sharding go in as they are."""
+    mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=EXPLICIT)
+    args = [
+        jax.device_put(a, NamedSharding(mesh, spec)) for a, spec in ((X, P("data")), (W, P(None, "model")))
+    ]
+    plan = make(mesh)
+    np.testing.assert_allclose(plan.jit(layer, mesh=mesh)(*args), layer(X, W), rtol=1e-6)
+    with jax.set_mesh(mesh):
+        np.testing.assert_allclose(plan.jit(layer, mesh=mesh)(*args), layer(X, W), rtol=1e-6)
+        planned_inside = sw.partition(layer, *args, mesh=mesh, device=DEVICES["balanced"])
+        out = planned_inside.jit(layer)(*args)
+    np.testing.assert_allclose(out, layer(X, W), rtol=1e-6)
+
+
+def test_axes_in_another_order() -> None:
+    mesh = jax.make_mesh((2, 4), ("model", "data"), axis_types=AUTO)
+    plan = make(AXES)
+    out = plan.jit(layer, mesh=mesh)(*plan.place(X, W, mesh=mesh))
+    np.testing.assert_allclose(out, layer(X, W), rtol=1e-6)
+
+
+def test_some_of_the_devices() -> None:
+    plan = make({"data": 2, "model": 2})
+    out = plan.jit(layer)(X, W)
+    assert len(out.sharding.device_set) == 4
+
+
+BAD: dict[str, tuple[Callable[[], Any], str]] = {
+    "too few devices": (
+        lambda: make({"data": 8, "model": 4}).jit(layer),
+        r"the plan needs 32 devices \(data=8 x model=4\), this process has 8",
+    ),
+    "too few devices to place on": (
+        lambda: make({"data": 8, "model": 4}).place(X, W), "the plan needs 32 devices",
+    ),
+    "other sizes": (
+        lambda: make(AXES).jit(layer, mesh=jax.make_mesh((2, 4), ("data", "model"))),
+        "the plan is for a mesh .*'data': 4.*, got one of .*'data': 2",
+    ),
+    "other names": (
+        lambda: make(AXES).jit(layer, mesh=jax.make_mesh((4, 2), ("a", "b"))),
+        "the plan is for a mesh",
+    ),
+    "not a mesh": (lambda: make(AXES).jit(layer, mesh="data=4"), "not a mesh"),
+    "too few to verify on": (
+        lambda: make({"data": 8, "model": 4}).verify(), "a 8x4 mesh needs 32 devices",
+    ),
+    "unknown target": (lambda: make(AXES).verify("abacus:3"), "cannot read target"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_meshes(case: str) -> None:
+    act, says = BAD[case]
+    with pytest.raises(ShardwrightError, match=says):
+        act()
+
+
+@pytest.mark.parametrize(
+    "target, module, extra",
+    [("tpu:v5e:4x2", "libtpu", "tpu"), ("cuda:h100:1x8", "jax_cuda", "cuda")],
+)
+def test_missing_extra(
+    target: str, module: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import importlib.util
+
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec",
+        lambda name, *a: None if name.startswith(module) else real(name, *a),
+    )  # fmt: skip
+    with pytest.raises(ShardwrightError, match=rf"pip install shardwright\[{extra}\]"):
+        make(AXES).verify(target)
+
+
+# sw.jit ---------------------------------------------------------------------------------------
+
+
+def test_decorator() -> None:
+    @sw.jit(mesh=AXES, device=DEVICES["balanced"], seconds=0.2)
+    def f(x: jax.Array, w: jax.Array) -> jax.Array:
+        """Documented."""
+        return jnp.tanh(x @ w)
+
+    np.testing.assert_allclose(f(X, W), layer(X, W), rtol=1e-6)
+    assert f.__name__ == "f" and f.__doc__ == "Documented."
+    assert f.plan(X, W) is f.plan(X + 1, W)  # planned once
+    np.testing.assert_allclose(f(X[:8], W), layer(X[:8], W), rtol=1e-6)  # other shapes: again
+    assert f.plan(X, W).specs().keys() == {"x", "w"}
+    assert f.lower(X, W).compile() is not None
+
+
+def test_function_form() -> None:
+    f = sw.jit(layer, mesh=AXES, device=DEVICES["balanced"], seconds=0.2)
+    np.testing.assert_allclose(f(X, W), layer(X, W), rtol=1e-6)
+    grad = jax.grad(lambda w: f(X, w).sum())(W)
+    np.testing.assert_allclose(grad, jax.grad(lambda w: layer(X, w).sum())(W), rtol=1e-5)
+
+
+def test_sw_jit_with_static_and_donated_arguments() -> None:
+    f = sw.jit(
+        lambda x, n: x * n, mesh=AXES, device=DEVICES["balanced"], seconds=0.2,
+        static_argnums=1, donate_argnums=0,
+    )  # fmt: skip
+    x = f.plan(X, 3).place(np.asarray(X), 3)[0]
+    np.testing.assert_allclose(f(x, 3), X * 3)
+    assert x.is_deleted()
+    np.testing.assert_allclose(f(X + 0, 5), X * 5)
