@@ -3,7 +3,8 @@
     python -m benchmarks.evaluate [--states 4096] [--batch 256] [--repeats 3]
 
 A transformer train step with unrolled layers on a mesh of two axes; random states (up to four
-groups per axis, any resolution, any scope); each evaluation gives time and peak memory.
+groups per axis, any resolution, any scope); each evaluation gives time and peak memory. Seconds are
+CPU seconds of the process, all threads together: what one core does, on a busy machine too.
 
 - cold: the first evaluation of every state, the model's memo empty at the start;
 - warm: the same states again: every class has been seen, as late in a search;
@@ -79,11 +80,11 @@ def random_states(analysis: Analysis, count: int, axes: int, seed: int) -> list[
 
 
 def evaluate_all(model: CostModel, states: Sequence[State], batch: int) -> float:
-    """Seconds to evaluate these states in batches."""
-    start = time.perf_counter()
+    """CPU seconds to evaluate these states in batches."""
+    start = time.process_time()
     for i in range(0, len(states), batch):
         model.evaluate(states[i : i + batch])
-    return time.perf_counter() - start
+    return time.process_time() - start
 
 
 def measure(layers: int, states: int, batch: int, repeats: int) -> Speed:
@@ -98,9 +99,9 @@ def measure(layers: int, states: int, batch: int, repeats: int) -> Speed:
     warm = min(evaluate_all(model, drawn, batch) for _ in range(repeats))
     fresh = evaluate_all(model, random_states(analysis, states, len(MESH), seed=1), batch)
     walk = Walk(model)
-    start = time.perf_counter()
+    start = time.process_time()
     walked = [walk.cost(state) for state in drawn[:WALKED]]
-    walk_s = time.perf_counter() - start
+    walk_s = time.process_time() - start
     folded = model.evaluate(drawn[:WALKED])
     for i, cost in enumerate(walked):
         assert np.isclose(folded[i].step_s, cost.step_s, rtol=1e-9, atol=0.0)
@@ -126,6 +127,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     targets = [
         (f"warm evaluations/s at 32 layers >= {LEAST_PER_S:,}",
          speeds[32].warm_per_s, speeds[32].warm_per_s >= LEAST_PER_S),
+        (f"fresh evaluations/s at 32 layers >= {LEAST_PER_S:,}",
+         speeds[32].fresh_per_s, speeds[32].fresh_per_s >= LEAST_PER_S),
         (f"times the walk at 32 layers >= {LEAST_RATIO}",
          speeds[32].ratio, speeds[32].ratio >= LEAST_RATIO),
         (f"{DEPTHS[-1]} layers against {DEPTHS[0]} >= {LEAST_DEPTH_RATIO}",

@@ -2,7 +2,6 @@
 
 from shardwright.api import analyze, jit, partition
 from shardwright.check import check
-
 from shardwright.cost.devices import Device, devices
 from shardwright.errors import ShardwrightError
 from shardwright.mesh import Mesh

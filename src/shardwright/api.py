@@ -65,7 +65,7 @@ def partition(
     program = trace(                                    # ops, values, source lines, argument paths
         fn, *args, static_argnums=static_argnums, donate_argnums=donate_argnums, **kwargs
     )  # fmt: skip
-    analysis = analyze_program(program, labels)         # what may be decided
+    analysis = analyze_program(program, labels)  # what may be decided
     chip = find_device(device)
     tactics = [tactics] if isinstance(tactics, Tactic) else tactics
     model, found, meshes = _search(                     # the best decisions, and how good they are

@@ -80,7 +80,7 @@ def check(
     )
     axes, chip = Mesh.of(mesh), find_device(device)
     analysis = analyze_program(program)
-    given, warnings = resolve(program, args, kwargs, in_shardings, axes)
+    given, warnings = resolve(program, args, in_shardings, axes)
     pinned = dict(given)
     for position, source in program.aliases.items():
         pinned[program.outputs[position]] = given[source]
@@ -100,7 +100,7 @@ def check(
 
 
 def resolve(
-    program: Program, args: tuple[Any, ...], kwargs: Mapping[str, Any], in_shardings: Any, mesh: Mesh
+    program: Program, args: tuple[Any, ...], in_shardings: Any, mesh: Mesh
 ) -> tuple[dict[int, tuple[tuple[int, ...], ...]], list[str]]:
     """({input value: axes per dim}, warnings) of a tree (or prefix) of shardings."""
     signature = program.signature
@@ -230,7 +230,8 @@ def large_replicated(
     """Arguments that every device keeps whole and that matter."""
     total = sum(program.values[v].bytes for v in given) or 1
     return [
-        f"{program.values[v].path} ({program.values[v].bytes / 1e6:.1f} MB) is on every device whole"
+        f"{program.values[v].path} ({program.values[v].bytes / 1e6:.1f} MB)"
+        " is on every device whole"
         for v, dims in given.items()
         if not any(dims) and program.values[v].bytes >= LARGE * total
     ]

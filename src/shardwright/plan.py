@@ -66,7 +66,8 @@ class Plan:
     @property
     def collectives(self) -> list[Collective]:
         """Rows .kind .axes .bytes .count .source .cause, most seconds first."""
-        return [Collective(**{**row, "axes": tuple(row["axes"])}) for row in self.record["collectives"]]
+        rows = self.record["collectives"]
+        return [Collective(**{**row, "axes": tuple(row["axes"])}) for row in rows]
 
     @property
     def certificate(self) -> Certificate:
@@ -143,9 +144,7 @@ class Plan:
         self._check_matches(program)
         analysis = analyze_program(program, options.get("labels") or None)
         model = CostModel(analysis, self.mesh, self.device, overlap=self.record["cost"]["overlap"])
-        model.overrides = {
-            int(layout): tuple(p) for layout, p in self.record["overrides"].items()
-        }
+        model.overrides = {int(layout): tuple(p) for layout, p in self.record["overrides"].items()}
         return Plan(self.record, Bound(fn, program, model, _to_state(self.decisions, analysis)))
 
     def fits(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -160,7 +159,11 @@ class Plan:
 
     def _check_matches(self, program: Program) -> None:
         planned, now = self.record["arguments"], argument_types(program)
-        changes = [f"{p}: was {planned[p]}, is {now[p]}" for p in planned if p in now and planned[p] != now[p]]
+        changes = [
+            f"{p}: was {planned[p]}, is {now[p]}"
+            for p in planned
+            if p in now and planned[p] != now[p]
+        ]
         changes += [f"{p}: {planned[p]} is gone" for p in planned if p not in now]
         changes += [f"{p}: {now[p]} is new" for p in now if p not in planned]
         planned_ops, ops = self.record["ops"], len(program.ops)
@@ -385,20 +388,19 @@ def _memory(breakdown: Breakdown, model: CostModel) -> dict[str, Any]:
 def _large_replicated(program: Program, inputs: list[Spec]) -> list[dict[str, Any]]:
     """Arguments kept whole on every device, at least a thousandth of all argument bytes."""
     total = sum(program.values[v].bytes for v in program.inputs)
-    rows = [
-        {"path": program.values[v].path or "", "bytes": program.values[v].bytes}
+    whole = [
+        program.values[v]
         for v, spec in zip(program.inputs, inputs, strict=True)
         if not any(spec) and program.values[v].bytes * 1000 >= max(total, 1)
     ]
-    return sorted(rows, key=lambda r: (-r["bytes"], r["path"]))[:32]
+    whole.sort(key=lambda v: (-v.bytes, v.path or ""))
+    return [{"path": v.path or "", "bytes": v.bytes} for v in whole[:32]]
 
 
 def _from_state(mesh: Mesh, analysis: Analysis, state: State) -> dict[str, list[dict[str, Any]]]:
     labels = [g.label for g in analysis.all_groups]
     return {
-        name: [
-            {"group": labels[e.group], "bits": e.bits, "scope": e.scope} for e in entries
-        ]
+        name: [{"group": labels[e.group], "bits": e.bits, "scope": e.scope} for e in entries]
         for name, entries in zip(mesh.names, state, strict=True)
     }
 
@@ -420,5 +422,3 @@ def _to_state(decisions: dict[str, list[dict[str, Any]]], analysis: Analysis) ->
 
 def _to_spec(spec: list[list[str]]) -> PartitionSpec:
     return partition_spec(tuple(tuple(d) for d in spec))
-
-

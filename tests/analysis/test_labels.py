@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from shardwright import zoo
+from shardwright.analysis.analysis import check_labels
 from shardwright.analysis.labels import patterns, short_label, unique_labels
 from shardwright.errors import ShardwrightError
 
@@ -60,8 +61,10 @@ def test_users_can_name_a_group() -> None:
 
 
 def test_a_label_that_fits_nothing_is_an_error() -> None:
+    labels = {"rows": "x[0]", "d_ff": "v[1]"}
+    analysis = analyze(lambda x, w: x @ w, f32(4, 8), f32(8, 2), labels=labels)
     with pytest.raises(ShardwrightError) as error:
-        analyze(lambda x, w: x @ w, f32(4, 8), f32(8, 2), labels={"d_ff": "v[1]"})
+        check_labels(analysis, labels)
     assert str(error.value) == (
         "the label 'd_ff' fits no dim that can be split: v[1]\n  try     x[0], x[1], w[1]"
     )

@@ -66,18 +66,23 @@ def test_run_on(given: str) -> None:
 
 
 def test_arguments_on_an_explicit_mesh() -> None:
-    """Arrays whose type carries a sharding go in as they are."""
+    """Arrays whose type carries a sharding go in as they are, with and without a mesh set."""
     mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=EXPLICIT)
+    specs = (P("data"), P(None, "model"))
     args = [
-        jax.device_put(a, NamedSharding(mesh, spec)) for a, spec in ((X, P("data")), (W, P(None, "model")))
+        jax.device_put(a, NamedSharding(mesh, spec)) for a, spec in zip((X, W), specs, strict=True)
     ]
-    plan = make(mesh)
-    np.testing.assert_allclose(plan.jit(layer, mesh=mesh)(*args), layer(X, W), rtol=1e-6)
+    plan, want = make(mesh), np.asarray(layer(X, W))
+    np.testing.assert_allclose(plan.jit(layer, mesh=mesh)(*args), want, rtol=1e-6)
     with jax.set_mesh(mesh):
-        np.testing.assert_allclose(plan.jit(layer, mesh=mesh)(*args), layer(X, W), rtol=1e-6)
-        planned_inside = sw.partition(layer, *args, mesh=mesh, device=DEVICES["balanced"])
-        out = planned_inside.jit(layer)(*args)
-    np.testing.assert_allclose(out, layer(X, W), rtol=1e-6)
+        found = sw.partition(layer, *args, mesh=mesh, device=DEVICES["balanced"])
+        outs = [
+            plan.jit(layer, mesh=mesh)(*args),
+            found.jit(layer)(*found.place(*args)),
+            found.jit(layer).lower(*args).compile()(*found.place(*args)),
+        ]
+    for out in outs:
+        np.testing.assert_allclose(out, want, rtol=1e-6)
 
 
 def test_axes_in_another_order() -> None:
@@ -109,7 +114,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: make(AXES).jit(layer, mesh=jax.make_mesh((4, 2), ("a", "b"))),
         "the plan is for a mesh",
     ),
-    "not a mesh": (lambda: make(AXES).jit(layer, mesh="data=4"), "not a mesh"),
+    "not a mesh": (lambda: make(AXES).jit(layer, mesh="data=4"), "not a JAX mesh: 'data=4'"),
     "too few to verify on": (
         lambda: make({"data": 8, "model": 4}).verify(), "a 8x4 mesh needs 32 devices",
     ),

@@ -10,7 +10,7 @@ import pytest
 from shardwright.report.explain import explain, type_bytes
 from shardwright.report.facts import lines_that_move, movements, ranked_baselines
 from shardwright.report.pattern import also_known_as, pattern
-from shardwright.report.text import format_plan
+from shardwright.report.text import WIDTH, format_plan
 from shardwright.report.words import (
     change,
     human_bytes,
@@ -43,6 +43,7 @@ def test_patterns_have_their_names(tactics: str, words: str, tactic: str) -> Non
 def test_the_plan_is_on_one_screen() -> None:
     text = format_plan(record_of("transformer_train", "fsdp+tp"))
     assert len(text.splitlines()) <= 45
+    assert max(map(len, text.splitlines())) <= WIDTH
     assert text.splitlines()[0] == "train_step on 8 x tpu-v5e, mesh data=4 x model=2"
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
-import math
 from collections import Counter
 
 import pytest
 
-from shardwright import _jax
 from shardwright.rules import OPAQUE, RULES, STRUCTURAL, OpShape, Rule, TensorShape, lookup
 from shardwright.rules.examples import EXAMPLES, Example, isolate
 from shardwright.rules.rule import PASS, PERMUTE, REDUCTIONS, REPLICATE

@@ -1,4 +1,4 @@
-"""Values claim in list order, first wins: how each argument is stored, as a table of local shapes."""
+"""Values claim in list order, first wins: a table of how arguments are stored."""
 
 from __future__ import annotations
 
@@ -116,7 +116,8 @@ def stored(name: str, mesh: dict[str, int], *lists: str) -> dict[str, str]:
         ("grouped", {"a": 2}, ["K"], {"q": "[32,64/2]", "k": "[32,8/2]"}),
         ("grouped", {"a": 4}, ["K"], {"q": "[32,64]", "k": "[32,8]"}),
         ("merged", {"a": 8}, ["B"], {"x": "[8/8,16,32]"}),
-        ("merged", {"a": 8, "b": 2}, ["B", "S"], {"x": "[8/8,16/2,32]", "result0": "[8/8,16/2,24]"}),
+        ("merged", {"a": 8, "b": 2}, ["B", "S"],
+         {"x": "[8/8,16/2,32]", "result0": "[8/8,16/2,24]"}),
         ("merged", {"a": 8}, ["S"], {"x": "[8,16/8,32]"}),
     ],
 )  # fmt: skip

@@ -69,7 +69,8 @@ def told(ir: Ir, name: str) -> str:
         (4, 4096, 4096, {"a": 4}, ["M K"], WIRE,
          f"a:j; all-to-all a {4 * 4096}; reduce-scatter a {4 * 4096 * 4}"),
         # Only slow links count, and nothing is smaller than the operands: gathered, not reduced.
-        (64, 4, 64, {"a": 4}, ["K"], WIRE, f"; all-gather a {64 * 4 * 4}; all-gather a {4 * 64 * 4}"),
+        (64, 4, 64, {"a": 4}, ["K"], WIRE,
+         f"; all-gather a {64 * 4 * 4}; all-gather a {4 * 64 * 4}"),
         # Two axes, each on its own.
         (64, 64, 64, {"a": 4, "b": 2}, ["M", "N"], WORK, "a:i b:k"),
         (64, 64, 64, {"a": 4, "b": 2}, ["M", "K"], WORK, f"a:i b:j; all-reduce b {16 * 64 * 4}"),

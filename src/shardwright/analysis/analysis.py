@@ -163,14 +163,9 @@ def _describe(
             value = program.values[table.owner[first_row[g]]]
             names.append(f"{program.where(value.index)}[{int(table.dim[first_row[g]])}]")
     for wanted, pattern in labels.items():
-        matched = [g for g in range(count) if _holds(dims[g], pattern)]
-        if not matched:
-            raise ShardwrightError(
-                f"the label {wanted!r} fits no dim that can be split: {pattern}",
-                try_=", ".join(next(iter(f.values())) for f in forms if f) or "no label",
-            )
-        for g in matched:
-            names[g] = wanted
+        for g in range(count):
+            if _holds(dims[g], pattern):
+                names[g] = wanted
     names = unique_labels(names)
     looped = _loop_groups(program, colors, color_group)
     limit = TINY * int(total.max(initial=0))
@@ -183,6 +178,16 @@ def _describe(
         )
         for g in range(count)
     ]  # fmt: skip
+
+
+def check_labels(analysis: Analysis, labels: Mapping[str, str]) -> None:
+    """Raises ShardwrightError for a user's label that names no group: its pattern fits no dim."""
+    for wanted, pattern in labels.items():
+        if all(g.label.split("#")[0] != wanted for g in analysis.all_groups):
+            raise ShardwrightError(
+                f"the label {wanted!r} fits no dim that can be split: {pattern}",
+                try_=", ".join(g.dims[0] for g in analysis.all_groups if g.dims) or "no label",
+            )
 
 
 def _loop_groups(program: Program, colors: Colors, color_group: np.ndarray) -> set[int]:

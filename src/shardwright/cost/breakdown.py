@@ -70,7 +70,6 @@ def peak_breakdown(model: CostModel, state: State) -> Breakdown:
         (Buffer(kind, where, shape, n, b) for (kind, where, shape), (n, b) in found.items()),
         key=lambda x: (-x.bytes, x.kind, x.where, x.shape),
     )
-    op = program.ops[min(at, len(program.ops) - 1)] if program.ops else None
-    line = f"{op.source} `{op.name}`" if op is not None and op.source else "the results"
+    here = program.ops[min(at, len(program.ops) - 1)] if program.ops else None
+    line = f"{here.source} `{here.name}`" if here is not None and here.source else "the results"
     return Breakdown(int(totals[best]), line, dict(sorted(by_kind.items())), tuple(buffers))
-

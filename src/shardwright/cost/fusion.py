@@ -79,8 +79,7 @@ def find_fusions(program: Program) -> Fusion:
     for v in program.values:
         if not materialised[v.index]:
             continue
-        readers = {find(u) for u in uses[v.index] if fused[u]}
-        traffic[v.index] += len(readers)
+        traffic[v.index] += len({find(u) for u in uses[v.index] if fused[u]})
         if v.op != NO_OP and program.ops[v.op].rule.fusible and not program.ops[v.op].tie:
             traffic[v.index] += 1  # fused work writes it; other ops count their own results
     for op in program.ops:

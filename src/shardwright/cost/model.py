@@ -19,13 +19,14 @@ from shardwright.cost.fusion import find_fusions
 from shardwright.cost.liveness import find_lifetimes, live_counts, peak_points
 from shardwright.cost.prices import DevicePrices
 from shardwright.cost.roofline import stream_s
-from shardwright.spmd.weights import Together, summed_once, weigh
 from shardwright.mesh import Mesh
+from shardwright.program.types import TOP
 from shardwright.spmd.decisions import State
 from shardwright.spmd.follow import Choice, choose
 from shardwright.spmd.ir import Collective, Ir, Partitioned, build_ir, find_collectives
 from shardwright.spmd.layout import WHOLE, Layouts, Placement
 from shardwright.spmd.opclass import OpClass, fold_ops
+from shardwright.spmd.weights import Together, summed_once, weigh
 
 _SEED = 20260401  # of the multipliers that turn placements into keys
 
@@ -87,9 +88,8 @@ class CostModel:
     def _traffic(self) -> np.ndarray:
         """[layouts] seconds per byte that fused work moves through memory."""
         program, per_layout = self.analysis.program, np.zeros(len(self.layouts.table))
-        runs = np.array([
-            self.weights.region[program.ops[v.op].region if v.op >= 0 else 0] for v in program.values
-        ])  # fmt: skip
+        home = [program.ops[v.op].region if v.op >= 0 else TOP for v in program.values]
+        runs = np.array([self.weights.region[r] for r in home])
         np.add.at(per_layout, self.layouts.of_value, self.fusion.traffic * runs)
         return per_layout * stream_s(self.device, 1.0)
 

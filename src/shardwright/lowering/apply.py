@@ -24,6 +24,11 @@ from shardwright.program.types import format_type
 KEPT_CALLS = ("custom_jvp_call", "custom_vjp_call", "custom_vmap_call", *REMATS)
 
 
+# Ops of one operand that a compiler gathers although every part can be computed where it is: their
+# operand is split exactly as their results are.
+STUBBORN = ("top_k",)
+
+
 class Slot(NamedTuple):
     """An array in the walk, and whether the program text has it as a number."""
 
@@ -123,7 +128,8 @@ class _Walk:
         for eqn in jaxpr.eqns:
             operands = [read(v) for v in eqn.invars]
             name = eqn.primitive.name
-            saved, self.backward = self.backward, _jax.is_transposed(eqn.source_info)
+            saved = self.backward
+            self.backward = saved or _jax.is_transposed(eqn.source_info)
             if name in CALLS and CALLS[name] in eqn.params:
                 results = self.call(eqn, name, operands)
             elif name in _REGIONS:
@@ -147,7 +153,10 @@ class _Walk:
         carried = next((s.partial for s in operands if s.partial), None)
         partial = step.partial or carried
         if partial is None:
-            results = _jax.bind(eqn, args)
+            if eqn.primitive.name in STUBBORN:
+                results = self.in_parts(eqn, args, step)
+            else:
+                results = _jax.bind(eqn, args)
             return [Slot(self.pin(a, way)) for a, way in zip(results, step.makes, strict=True)]
         if step.partial:
             args = [
@@ -182,6 +191,15 @@ class _Walk:
             local, mesh=self.mesh, check_vma=False,
             in_specs=partition_spec((partial.axes, *produced)), out_specs=partition_spec(scattered),
         )(merged)  # fmt: skip
+
+    def in_parts(self, eqn: Any, args: list[Any], step: Step) -> list[Any]:
+        """A stubborn op computed on each device's part, by hand."""
+        specs = [partition_spec(way[0]) for way in step.makes]
+        mapped = jax.shard_map(
+            lambda *xs: tuple(_jax.bind(eqn, list(xs))),
+            mesh=self.mesh, in_specs=(specs[0],), out_specs=tuple(specs),
+        )  # fmt: skip
+        return list(mapped(*args))
 
     def pin_leading(self, partial: Partial, dims: Sequence[int | None]) -> Any:
         """Pins the leading dims of a split operand to their axes, and leaves the rest open."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -62,6 +63,12 @@ def sharding(mesh: Any, spec: Spec) -> NamedSharding:
     return NamedSharding(mesh, partition_spec(spec))
 
 
+def _automatic(mesh: Any) -> AbstractContextManager[Any]:
+    """A context with the plan's automatic axes, whatever mesh the user has set around it."""
+    abstract = mesh if isinstance(mesh, jax.sharding.AbstractMesh) else mesh.abstract_mesh
+    return jax.sharding.use_abstract_mesh(abstract)
+
+
 class PlannedFunction:
     """A function that runs as its plan says. It is called, lowered and traced like a jitted one.
 
@@ -95,13 +102,15 @@ class PlannedFunction:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         signature, jitted, leaves = self._jitted(args, kwargs)
-        return signature.output.build(jitted(*leaves))
+        with _automatic(self.mesh):
+            return signature.output.build(jitted(*leaves))
 
     def trace(self, *args: Any, **kwargs: Any) -> Any:
         """As jax.jit(fn).trace; only the types of the arguments matter, not where they are."""
         signature, steps = self._prepare(args, kwargs)
         args, kwargs = signature.call([_jax.bare(x) for x in signature.leaves(args, kwargs)])
-        return tree_jit(self.fn, signature, steps, self.mesh).trace(*args, **kwargs)
+        with _automatic(self.mesh):
+            return tree_jit(self.fn, signature, steps, self.mesh).trace(*args, **kwargs)
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """As jax.jit(fn).lower."""

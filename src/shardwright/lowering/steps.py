@@ -109,7 +109,7 @@ def make_steps(model: CostModel, state: State) -> Steps:
             needs.append(path(v, moves))
             gathers.append(any(m.kind == ALL_GATHER for m in moves))
             slot += 1
-        makes = []
+        makes: list[tuple[Spec, ...]] = []
         for v, produced, moves in zip(
             op.results, choice.produced, choice.result_moves, strict=True
         ):
@@ -169,10 +169,10 @@ def _partial(
         slot = None if v == LITERAL else next(slots)
         row: list[int | None] = []
         for a in choice.partial:
-            inside = slot is not None and choice.claims[a] in slot.to_op
-            row.append(
-                slot.layout.atoms[slot.to_op.index(choice.claims[a])].dim if inside else None
-            )
+            if slot is None or choice.claims[a] not in slot.to_op:
+                row.append(None)
+            else:
+                row.append(slot.layout.atoms[slot.to_op.index(choice.claims[a])].dim)
         dims.append(tuple(row))
     sizes = tuple(model.mesh.sizes[a] for a in choice.partial)
     return Partial(axes, sizes, tuple(dims), way, scatter)

@@ -96,18 +96,14 @@ def verify_plan(
         wanted = jax.jit(bound.fn, static_argnums=signature.static_argnums)(*given[0], **given[1])
         wanted = jax.tree.map(_host, wanted)
         again = signature.call(random_inputs(types, seed))
-        results, compiled = run_for(
-            where, build, again[0], mesh=plan.mesh.shape, kwargs=again[1]
-        )
+        results, compiled = run_for(where, build, again[0], mesh=plan.mesh.shape, kwargs=again[1])
         error, agree = compare(results, wanted)
     else:
         compiled = compile_for(where, build, args, mesh=plan.mesh.shape, kwargs=kwargs)
     return judge(plan, compiled, error, agree)
 
 
-def judge(
-    plan: Plan, compiled: Compiled, error: float | None, agree: bool | None
-) -> Verification:
+def judge(plan: Plan, compiled: Compiled, error: float | None, agree: bool | None) -> Verification:
     """The comparison of one compilation with its plan."""
     predicted: dict[tuple[str, tuple[str, ...] | None], tuple[float, float]] = {}
     for c in plan.collectives:
@@ -129,7 +125,8 @@ def random_inputs(types: list[Any], seed: int) -> list[Any]:
             key = jax.random.key(seed, impl=_impl(t.dtype))
             out.append(jax.random.split(key, t.shape) if t.shape else key)
         elif jax.dtypes.issubdtype(t.dtype, np.inexact):
-            out.append(np.asarray(0.1 * np.abs(rng.standard_normal(t.shape)) + 0.01).astype(t.dtype))
+            small = 0.1 * np.abs(rng.standard_normal(t.shape)) + 0.01
+            out.append(np.asarray(small).astype(t.dtype))
         elif t.dtype == np.bool_:
             out.append(rng.integers(0, 2, t.shape).astype(bool))
         else:

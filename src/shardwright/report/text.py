@@ -31,7 +31,8 @@ from shardwright.report.words import (
     times,
 )  # fmt: skip
 
-COLLECTIVES, BASELINES = 6, 7  # rows shown
+COLLECTIVES, BASELINES, ENTRIES = 6, 7, 6  # rows shown
+WIDTH = 124  # columns; `explain` and the page show rows whole
 NOTES = {BATCH: "batch", SEQUENCE: "sequence", RESIDUAL: "residual stream"}
 LEAST = 1e-3  # smaller parts of the peak are not shown
 
@@ -51,7 +52,13 @@ def format_plan(record: Record) -> str:
     told = warnings(record)
     if told:
         blocks.append("\n".join(f"warning: {line}" for line in told))
-    return "\n\n".join(block for block in blocks if block)
+    text = "\n\n".join(block for block in blocks if block)
+    return "\n".join(_clipped(line) for line in text.splitlines())
+
+
+def _clipped(line: str) -> str:
+    """A row of a table cut to the screen; sentences stay whole."""
+    return line if len(line) <= WIDTH or not line.startswith("  ") else line[: WIDTH - 3] + "..."
 
 
 def format_decisions(record: Record) -> str:
@@ -61,7 +68,7 @@ def format_decisions(record: Record) -> str:
     heads, rows = [], []
     for axis, entries in record["decisions"].items():
         heads.append((f"{axis}={sizes[axis]}", axis_pattern(entries, named)))
-        for i, entry in enumerate(entries):
+        for i, entry in enumerate(entries[:ENTRIES]):
             group = groups.get(entry["group"], {"sizes": [], "dims": []})
             notes = [NOTES.get(named.get(entry["group"], ""), "")]
             notes.append("moments and gradients only" if entry["scope"] else "")
@@ -71,6 +78,8 @@ def format_decisions(record: Record) -> str:
                 axis if i == 0 else "", entry["group"], "/".join(map(str, group["sizes"][:2])),
                 ", ".join(n for n in notes if n) + (": " if any(notes) else "") + dims,
             ))  # fmt: skip
+        if len(entries) > ENTRIES:
+            rows.append(("", f"+{len(entries) - ENTRIES} more", "", ""))
     name = also_known_as(record)
     text = columns(heads, indent=0) + (f"\nin all: {name}" if name else "")
     text += "\n\na value gives each axis to the first of these dims that it has\n"
@@ -110,7 +119,7 @@ def format_collectives(record: Record, most: int = COLLECTIVES) -> str:
     shown = [
         (
             human_seconds(c["total_s"]), c["kind"], "+".join(c["axes"]),
-            human_bytes(c["bytes"]), times(c["count"]), f"{c['source']}: {short_path(c['cause'])}",
+            human_bytes(c["bytes"]), times(c["count"]), f"{c['source']}: {_short_cause(c['cause'])}",
         )
         for c in rows[:most]
     ]  # fmt: skip
@@ -120,6 +129,11 @@ def format_collectives(record: Record, most: int = COLLECTIVES) -> str:
         rest = sum(c["total_s"] for c in left)
         more = f"\n  ... and {len(left)} more, {human_seconds(rest)} together"
     return f"links, {human_seconds(total)} in all\n{columns(shown, right=(0, 3, 4))}{more}"
+
+
+def _short_cause(cause: str) -> str:
+    """Why, without the shape that results: partial sums of dot_general"""
+    return short_path(cause.partition(", kept as ")[0])
 
 
 def format_meshes(record: Record) -> str:

@@ -26,9 +26,7 @@ class Prices(Protocol):
 
     def move_s(self, move: Move) -> float: ...
 
-    def compute_s(
-        self, op: OpClass, local: Sequence[int], slot_bytes: Sequence[int]
-    ) -> float: ...
+    def compute_s(self, op: OpClass, local: Sequence[int], slot_bytes: Sequence[int]) -> float: ...
 
 
 class Route(NamedTuple):
@@ -105,9 +103,7 @@ def choose(op: OpClass, stored: Sequence[Placement], prices: Prices) -> Choice:
     """The cheapest way to compute `op` when its slots are stored like this; ties keep order."""
     options = _options(op, stored, len(prices.axis_sizes))
     first = tuple([o[0] if o else WHOLE for o in options])
-    if all([len(o) <= 1 for o in options]) and all(
-        [a == WHOLE or op.kinds[a] == PASS for a in first]
-    ):
+    if max(map(len, options)) <= 1 and all(a == WHOLE or op.kinds[a] == PASS for a in first):
         needs = [_needed(slot, first) for slot in op.slots]
         if needs == list(stored):
             return _choice(op, first, stored, prices)  # everything is where it is needed

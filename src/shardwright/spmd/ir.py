@@ -119,26 +119,22 @@ def build_ir(given: Partitioned) -> Ir:
         depth[r.index] = depth[r.parent] + 1
     weights = region_weights(program)
     moved: dict[int, list[Collective]] = {}
-    for c in find_collectives(given):
-        moved.setdefault(c.op, []).append(c)
+    for collective in find_collectives(given):
+        moved.setdefault(collective.op, []).append(collective)
     rows = []
     for op in program.ops:
         c = int(given.classes.of_op[op.index])
         if c == NO_CLASS:
             continue
         choice = given.choices[c]
-        rows.append(
-            Row(
-                op.index, op.name, depth[op.region],
-                tuple(f"%{v}:{given.shape(v)}" for v in op.results),
-                tuple("literal" if v == LITERAL else f"%{v}" for v in op.operands),
-                tuple(
-                    (names[a], factor_name(atom))
-                    for a, atom in enumerate(choice.claims) if atom != WHOLE
-                ),
-                tuple(moved.get(op.index, ())), choice.compute_s, weights[op.region],
-            )  # fmt: skip
-        )
+        claims = [(names[a], factor_name(k)) for a, k in enumerate(choice.claims) if k != WHOLE]
+        row = Row(
+            op.index, op.name, depth[op.region],
+            tuple(f"%{v}:{given.shape(v)}" for v in op.results),
+            tuple("literal" if v == LITERAL else f"%{v}" for v in op.operands),
+            tuple(claims), tuple(moved.get(op.index, ())), choice.compute_s, weights[op.region],
+        )  # fmt: skip
+        rows.append(row)
     return Ir(tuple(given.axes), tuple(rows))
 
 
@@ -153,9 +149,7 @@ def find_collectives(given: Partitioned) -> list[Collective]:
         for op in leaves[:-1]
     }
     returned = dict(zip(program.outputs, program.output_paths, strict=True))
-    still = [
-        not (any(c.operand_moves) or any(c.result_moves) or c.exchanges) for c in choices
-    ]
+    still = [not (any(c.operand_moves) or any(c.result_moves) or c.exchanges) for c in choices]
     moved: set[tuple[int, int, int, bool, Placement]] = set()
     found: list[Collective] = []
     for op in program.ops:
@@ -192,20 +186,19 @@ class _Adder(NamedTuple):
 
     given: Partitioned
     op: Op
-    count: float
+    times: float
     found: list[Collective]
 
     def __call__(self, moves: Sequence[Move], value: int, cause: str) -> None:
         names = [name for name, _ in self.given.axes]
         for m in moves:
             if m.kind != SLICE:
-                self.found.append(
-                    Collective(
-                        m.kind, tuple(names[a] for a in m.axes), m.bytes, self.count,
-                        self.given.prices.move_s(m), source_of(self.given.program, self.op, value),
-                        cause, self.op.index,
-                    )  # fmt: skip
-                )
+                collective = Collective(
+                    m.kind, tuple(names[a] for a in m.axes), m.bytes, self.times,
+                    self.given.prices.move_s(m), source_of(self.given.program, self.op, value),
+                    cause, self.op.index,
+                )  # fmt: skip
+                self.found.append(collective)
 
 
 def local_shape(

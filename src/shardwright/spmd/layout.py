@@ -192,13 +192,17 @@ def _fold(
         edge, late = v.index in border, update[v.index]
         baked_in = v.op == NO_OP and v.path is None
         key: tuple[object, ...] = (
-            id(v.type), edge, late, baked_in, pinned.get(v.index), *groups[low:high], *sizes[low:high],
+            id(v.type), edge, late, baked_in, pinned.get(v.index),
+            *groups[low:high], *sizes[low:high],
             *[decided.get((v.index, dims[r], places[r])) for r in range(low, high)],
         )  # fmt: skip
         known = cache.get(key)
         if known is None:
             atoms = tuple(
-                Atom(dims[r], places[r], sizes[r], groups[r], *decided.get((v.index, dims[r], places[r]), (-1, 0)))
+                Atom(
+                    dims[r], places[r], sizes[r], groups[r],
+                    *decided.get((v.index, dims[r], places[r]), (-1, 0)),
+                )
                 for r in range(low, high)
             )  # fmt: skip
             itemsize = getattr(v.type.dtype, "itemsize", 4)

@@ -29,8 +29,8 @@ class OpClass:
     """One class: the rule refined to atoms, and the layouts it works on."""
 
     __slots__ = (
-        "example", "in_results", "index", "key_layouts", "kinds", "operands", "results", "rule", "sizes", "slots",
-        "splittable",
+        "example", "in_results", "index", "key_layouts", "kinds", "operands", "results", "rule",
+        "sizes", "slots", "splittable",
     )  # fmt: skip
 
     def __init__(
@@ -88,9 +88,7 @@ def fold_ops(analysis: Analysis, layouts: Layouts) -> OpClasses:
         if known is None:
             low, high = start[op.index], start[op.index + 1]
             known = found[signature] = len(table)
-            table.append(
-                _op_class(known, program, op, layouts, factor[low:high], size[low:high])
-            )
+            table.append(_op_class(known, program, op, layouts, factor[low:high], size[low:high]))
         of_op[op.index] = known
     return OpClasses(table, of_op)
 
@@ -125,9 +123,7 @@ def _op_class(
         return Slot(number, layout, tuple(to_op), program.values[value].dtype, {})
 
     operands = tuple(
-        slot(v, dims)
-        for v, dims in zip(op.operands, op.rule.operands, strict=True)
-        if v != LITERAL
+        slot(v, dims) for v, dims in zip(op.operands, op.rule.operands, strict=True) if v != LITERAL
     )
     results = tuple(slot(v, dims) for v, dims in zip(op.results, op.rule.results, strict=True))
     return OpClass(

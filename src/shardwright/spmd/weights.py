@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwright.program.types import LITERAL, NO_OP, TOP, Op, Program
-
 from shardwright.rules.rule import MATRIX
 from shardwright.spmd.follow import Choice, sums_at_once
 from shardwright.spmd.opclass import NO_CLASS, OpClasses
@@ -157,5 +156,3 @@ def _only_use(program: Program, uses: list[list[int]], value: int, op: Op) -> bo
         and program.ops[source].region == op.region
         and program.ops[source].remat == op.remat
     )
-
-
