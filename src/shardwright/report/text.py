@@ -32,7 +32,7 @@ from shardwright.report.words import (
 )  # fmt: skip
 
 COLLECTIVES, BASELINES, ENTRIES = 6, 7, 6  # rows shown
-WIDTH = 124  # columns; `explain` and the page show rows whole
+WIDTH = 128  # columns; `explain` and the page show rows whole
 NOTES = {BATCH: "batch", SEQUENCE: "sequence", RESIDUAL: "residual stream"}
 LEAST = 1e-3  # smaller parts of the peak are not shown
 
@@ -119,7 +119,8 @@ def format_collectives(record: Record, most: int = COLLECTIVES) -> str:
     shown = [
         (
             human_seconds(c["total_s"]), c["kind"], "+".join(c["axes"]),
-            human_bytes(c["bytes"]), times(c["count"]), f"{c['source']}: {_short_cause(c['cause'])}",
+            human_bytes(c["bytes"]), times(c["count"]),
+            f"{c['source']}: {_short_cause(c['cause'])}",
         )
         for c in rows[:most]
     ]  # fmt: skip

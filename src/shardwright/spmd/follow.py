@@ -99,23 +99,55 @@ class Choice(NamedTuple):
         return self.compute_s + sum(self.operand_s) + sum(self.result_s) + self.exchange_s
 
 
+class _Way(NamedTuple):
+    """One way to compute an op class: everything that does not depend on how slots are stored."""
+
+    claims: Placement
+    needs: tuple[Placement, ...]
+    produced: tuple[Placement, ...]
+    partial: tuple[int, ...]
+    rounds: tuple[tuple[int, ...], ...]
+    slot_bytes: list[int]
+    exchanges: list[Move]
+    compute_s: float
+    exchange_s: float
+
+
 def choose(op: OpClass, stored: Sequence[Placement], prices: Prices) -> Choice:
     """The cheapest way to compute `op` when its slots are stored like this; ties keep order."""
     options = _options(op, stored, len(prices.axis_sizes))
     first = tuple([o[0] if o else WHOLE for o in options])
-    if max(map(len, options)) <= 1 and all(a == WHOLE or op.kinds[a] == PASS for a in first):
-        needs = [_needed(slot, first) for slot in op.slots]
-        if needs == list(stored):
-            return _choice(op, first, stored, prices)  # everything is where it is needed
+    if max(map(len, options)) <= 1 and all([a == WHOLE or op.kinds[a] == PASS for a in first]):  # noqa: C419
+        way = _way(op, first, prices)
+        if way is not None and [*way.needs, *way.produced] == list(stored):
+            return _choice(op, way, stored, prices)  # everything is where it is needed
     best, best_s = None, float("inf")
     for claims in product(*([*o, WHOLE] for o in options)):
-        if _possible(op, claims, prices.axis_sizes):
-            seconds = _choice(op, claims, stored, prices)
-            total = seconds.total_s
-            if total < best_s - 1e-15:
-                best, best_s = seconds, total
+        way = _way(op, claims, prices)
+        if way is not None:
+            seconds = _seconds(op, way, stored, prices, best_s)
+            if seconds < best_s - 1e-15:
+                best, best_s = way, seconds
     assert best is not None  # splitting nothing is always possible
-    return best
+    return _choice(op, best, stored, prices)
+
+
+def _seconds(
+    op: OpClass, way: _Way, stored: Sequence[Placement], prices: Prices, enough: float
+) -> float:
+    """Seconds of one way, or anything above `enough` once it is clear that it costs more."""
+    routes, total = prices.routes, way.compute_s + way.exchange_s
+    for slot, have, need in zip(op.operands, stored, way.needs):  # noqa: B905
+        if have != need:
+            total += routes.reshard(slot, have, need).seconds
+            if total > enough:
+                return total
+    for slot, made, want in zip(op.results, way.produced, stored[len(op.operands) :], strict=True):
+        if way.partial:
+            total += routes.reduce(slot, made, way.rounds, want).seconds
+        elif made != want:
+            total += routes.reshard(slot, made, want).seconds
+    return total
 
 
 def _options(op: OpClass, stored: Sequence[Placement], axes: int) -> list[list[int]]:
@@ -182,46 +214,55 @@ def _local(op: OpClass, claims: Placement, axis_sizes: Sequence[int]) -> list[in
     return left
 
 
-def _choice(op: OpClass, claims: Placement, stored: Sequence[Placement], prices: Prices) -> Choice:
-    """The way and the cost of computing `op` with these claims."""
+def _way(op: OpClass, claims: Placement, prices: Prices) -> _Way | None:
+    """The way with these claims, worked out once; None when it is not possible."""
+    if claims in op.ways:
+        return op.ways[claims]
+    way = None
+    if _possible(op, claims, prices.axis_sizes):
+        needs = tuple([_needed(slot, claims) for slot in op.operands])
+        produced = tuple([_needed(slot, claims) for slot in op.results])
+        partial = tuple([
+            a for a, c in enumerate(claims)
+            if c != WHOLE and op.kinds[c] not in (PASS, PERMUTES) and c not in op.in_results
+        ])  # fmt: skip
+        slot_bytes = [
+            prices.routes.bytes(slot, p)
+            for slot, p in zip(op.slots, (*needs, *produced), strict=True)
+        ]
+        local = _local(op, claims, prices.axis_sizes)
+        exchanges = [
+            Move(PERMUTE, (a,), _exchanged(op, c, local[c], slot_bytes), ())
+            for a, c in enumerate(claims)
+            if c != WHOLE and op.kinds[c] == PERMUTES
+        ]
+        way = _Way(
+            claims, needs, produced, partial,
+            _rounds(op, claims, partial) if partial else (), slot_bytes, exchanges,
+            prices.compute_s(op, local, slot_bytes), sum(prices.move_s(m) for m in exchanges),
+        )  # fmt: skip
+    op.ways[claims] = way
+    return way
+
+
+def _choice(op: OpClass, way: _Way, stored: Sequence[Placement], prices: Prices) -> Choice:
+    """The chosen way with its movements."""
     count, routes = len(op.operands), prices.routes
-    needs = tuple([_needed(slot, claims) for slot in op.operands])
-    produced = tuple([_needed(slot, claims) for slot in op.results])
-    partial = tuple([
-        a for a, c in enumerate(claims)
-        if c != WHOLE and op.kinds[c] not in (PASS, PERMUTES) and c not in op.in_results
-    ])  # fmt: skip
-    into = [routes.reshard(s, have, need) for s, have, need in zip(op.operands, stored, needs)]  # noqa: B905
-    if partial:
-        rounds = _rounds(op, claims, partial)
-        out = [
-            routes.reduce(s, made, rounds, want)
-            for s, made, want in zip(op.results, produced, stored[count:], strict=True)
-        ]
+    into = [routes.reshard(s, have, need) for s, have, need in zip(op.operands, stored, way.needs)]  # noqa: B905
+    results = list(zip(op.results, way.produced, stored[count:], strict=True))
+    if way.partial:
+        out = [routes.reduce(s, made, way.rounds, want) for s, made, want in results]
     else:
-        out = [
-            routes.reshard(s, made, want)
-            for s, made, want in zip(op.results, produced, stored[count:], strict=True)
-        ]
-    slot_bytes = [
-        routes.bytes(slot, p) for slot, p in zip(op.slots, (*needs, *produced), strict=True)
-    ]
-    local = _local(op, claims, prices.axis_sizes)
-    exchanges = [
-        Move(PERMUTE, (a,), _exchanged(op, c, local[c], slot_bytes), ())
-        for a, c in enumerate(claims)
-        if c != WHOLE and op.kinds[c] == PERMUTES
-    ]
+        out = [routes.reshard(s, made, want) for s, made, want in results]
     temp = 0
-    for size, route in zip(slot_bytes, (*into, *out), strict=True):
+    for size, route in zip(way.slot_bytes, (*into, *out), strict=True):
         if route.moves:
             temp += size
     return Choice(
-        claims, needs, produced, partial,
-        tuple([r.moves for r in into]), exchanges, tuple([r.moves for r in out]),
-        prices.compute_s(op, local, slot_bytes),
-        tuple([r.seconds for r in into]), tuple([r.seconds for r in out]),
-        sum([prices.move_s(m) for m in exchanges]), temp,
+        way.claims, way.needs, way.produced, way.partial,
+        tuple([r.moves for r in into]), way.exchanges, tuple([r.moves for r in out]),
+        way.compute_s, tuple([r.seconds for r in into]), tuple([r.seconds for r in out]),
+        way.exchange_s, temp,
     )  # fmt: skip
 
 

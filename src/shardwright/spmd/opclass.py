@@ -30,7 +30,7 @@ class OpClass:
 
     __slots__ = (
         "example", "in_results", "index", "key_layouts", "kinds", "operands", "results", "rule",
-        "sizes", "slots", "splittable",
+        "sizes", "slots", "splittable", "ways",
     )  # fmt: skip
 
     def __init__(
@@ -49,6 +49,7 @@ class OpClass:
         self.in_results = frozenset(k for slot in results for k in slot.to_op)
         self.key_layouts = tuple(slot.layout_index for slot in self.slots)
         self.example = example  # an op of this class
+        self.ways: dict[Placement, Any] = {}  # claims -> way to compute it, as they occur
 
 
 class OpClasses(NamedTuple):
