@@ -6,12 +6,13 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from shardwright.analysis.analysis import Analysis, analyze_program
+from shardwright.analysis.analysis import Analysis, analyze_program, check_labels
 from shardwright.cost.devices import Device
 from shardwright.cost.devices import device as find_device
 from shardwright.cost.model import CostModel
 from shardwright.errors import ShardwrightError
 from shardwright.lowering.jit import PlannedFunction
+from shardwright.mesh import Mesh
 from shardwright.plan import Bound, Plan, build_record
 from shardwright.program.tracing import trace
 from shardwright.search import Found, Tactic
@@ -24,16 +25,22 @@ def analyze(
     static_argnums: int | Sequence[int] = (),
     donate_argnums: int | Sequence[int] = (),
     labels: Mapping[str, str] | None = None,
+    mesh: Any = None,
     **kwargs: Any,
 ) -> Analysis:
     """What can be decided about `fn`: its groups of dims that are split alike.
 
     `labels` gives groups names of your own: {"d_ff": "state.params['layers'][*]['w1'][1]"}.
+    With a `mesh`, groups that none of its axes divides are set aside.
     """
     program = trace(
         fn, *args, static_argnums=static_argnums, donate_argnums=donate_argnums, **kwargs
     )
-    return analyze_program(program, labels)
+    analysis = analyze_program(
+        program, labels, axis_sizes=Mesh.of(mesh).sizes if mesh is not None else ()
+    )
+    check_labels(analysis, labels or {})
+    return analysis
 
 
 def partition(
@@ -66,6 +73,7 @@ def partition(
         fn, *args, static_argnums=static_argnums, donate_argnums=donate_argnums, **kwargs
     )  # fmt: skip
     analysis = analyze_program(program, labels)  # what may be decided
+    check_labels(analysis, labels or {})
     chip = find_device(device)
     tactics = [tactics] if isinstance(tactics, Tactic) else tactics
     model, found, meshes = _search(                     # the best decisions, and how good they are
@@ -109,7 +117,8 @@ def describe(found: Found, meshes: list[dict[str, Any]], memory: float | None) -
     return {
         "certificate": {
             "kind": proof.kind, "lower_bound_s": proof.lower_bound_s,
-            "gap": proof.gap if proof.gap != float("inf") else None, "evaluated": proof.evaluated,
+            "gap": _finite(proof.gap), "evaluated": proof.evaluated,
+            "covered": _finite(proof.covered),
         },
         "baselines": {
             name: row if isinstance(row, str) else {
@@ -125,6 +134,11 @@ def describe(found: Found, meshes: list[dict[str, Any]], memory: float | None) -
         },
         "meshes": meshes,
     }  # fmt: skip
+
+
+def _finite(number: float) -> float | None:
+    """A number that JSON can hold."""
+    return number if number != float("inf") else None
 
 
 def numbers(argnums: int | Sequence[int]) -> list[int]:

@@ -73,7 +73,8 @@ class Plan:
     def certificate(self) -> Certificate:
         """How good the decisions provably are: optimal, or the proven gap."""
         row = self.record["certificate"]
-        return Certificate(**{**row, "gap": float("inf") if row["gap"] is None else row["gap"]})
+        known: dict[str, Any] = {k: float("inf") if v is None else v for k, v in row.items()}
+        return Certificate(**known)
 
     @property
     def baselines(self) -> dict[str, Cost | str]:
@@ -314,7 +315,7 @@ def build_record(
     program, analysis = model.analysis.program, model.analysis
     (inputs, outputs), cost = border_specs(model, state), model.cost(state)
     paths = [program.values[v].path or "" for v in program.inputs]
-    return {
+    record = {
         "version": VERSION,
         "program": fn_name,
         "fingerprint": fingerprint(program),
@@ -349,6 +350,8 @@ def build_record(
         "replicated": _large_replicated(program, inputs),
         **found,
     }  # fmt: skip
+    plain: dict[str, Any] = json.loads(json.dumps(record))  # just what a saved plan holds
+    return plain
 
 
 def _merge(rows: list[Collective]) -> list[dict[str, Any]]:

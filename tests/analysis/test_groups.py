@@ -127,3 +127,18 @@ def test_what_is_set_aside() -> None:
         "2 groups, 4 colors, 1 conflict sets; 2 groups set aside"
         " (1 too small to matter, 1 stepped over by loops)"
     )
+
+
+def test_groups_that_no_axis_divides_are_set_aside_when_the_mesh_is_known() -> None:
+    program = trace(lambda x, w: x @ w, *(jax.ShapeDtypeStruct(s, "float32") for s in ((8, 9), (9, 15))))
+    free = analyze_program(program)
+    assert [g.label for g in free.groups] == ["x[0]", "w[0]", "w[1]"]
+    on_mesh = analyze_program(program, axis_sizes=(4, 3))
+    assert {g.label: g.set_aside for g in on_mesh.all_groups} == {
+        "x[0]": None, "w[0]": None, "w[1]": None,
+    }  # fmt: skip
+    on_four = analyze_program(program, axis_sizes=(4,))
+    assert [g.label for g in on_four.groups] == ["x[0]"]
+    assert str(on_four).endswith(
+        "2 groups set aside (0 too small to matter, 0 stepped over by loops, 2 that no axis divides)"
+    )

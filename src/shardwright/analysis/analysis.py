@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 import numpy as np
@@ -97,16 +97,31 @@ def _starts(program: Program) -> np.ndarray:
     return np.concatenate([[0], np.cumsum([len(v.type.shape) for v in program.values])])
 
 
-def analyze_program(program: Program, labels: Mapping[str, str] | None = None) -> Analysis:
-    """The analysis of a program; `labels` maps a user's label to an argument dim pattern."""
+def analyze_program(
+    program: Program, labels: Mapping[str, str] | None = None, *, axis_sizes: Sequence[int] = ()
+) -> Analysis:
+    """The analysis of a program; `labels` maps a user's label to an argument dim pattern.
+
+    Given the sizes of the mesh axes, groups that none of them divides are set aside too.
+    """
     batches = batch_ops(program)
     colors = find_colors(program, name_nodes(program, batches))
     color_group = group_colors(program, batches, colors)
     conflicts = find_conflicts(colors)
     sets = pair_conflicts(program, colors, conflicts)
     set_group = group_sets(program, sets, color_group)
-    groups = _describe(program, colors, color_group, sets, set_group, labels or {})
+    groups = [
+        replace(g, set_aside="indivisible")
+        if g.set_aside is None and axis_sizes and not _divides(axis_sizes, g.sizes)
+        else g
+        for g in _describe(program, colors, color_group, sets, set_group, labels or {})
+    ]
     return Analysis(program, colors, color_group, conflicts, sets, set_group, groups)
+
+
+def _divides(axis_sizes: Sequence[int], sizes: Sequence[int]) -> bool:
+    """Whether some axis splits some dim evenly."""
+    return any(n > 1 and size % n == 0 for n in axis_sizes for size in sizes)
 
 
 def _describe(

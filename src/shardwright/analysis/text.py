@@ -14,6 +14,13 @@ def human_bytes(count: float) -> str:
     raise AssertionError
 
 
+_ASIDE = {
+    "tiny": "too small to matter",
+    "loop": "stepped over by loops",
+    "indivisible": "that no axis divides",
+}
+
+
 def format_analysis(analysis: Analysis) -> str:
     """One row per group worth deciding, then what was set aside."""
     header = ("group", "size", "colors", "arguments", "activations", "conflicts", "dims")
@@ -32,10 +39,12 @@ def format_analysis(analysis: Analysis) -> str:
     widths = [max(len(r[i]) for r in rows) for i in range(len(header))]
     lines = ["  ".join(c.ljust(w) for c, w in zip(r, widths, strict=True)).rstrip() for r in rows]
     aside = [g.set_aside for g in analysis.all_groups if g.set_aside]
+    reasons = [f"{aside.count(why)} {text}" for why, text in _ASIDE.items()]
+    if "indivisible" not in aside:
+        reasons.pop()
     lines.append(
         f"{len(analysis.groups)} groups, {len(analysis.colors)} colors,"
         f" {len(analysis.conflict_sets)} conflict sets;"
-        f" {len(aside)} groups set aside ({aside.count('tiny')} too small to matter,"
-        f" {aside.count('loop')} stepped over by loops)"
+        f" {len(aside)} groups set aside ({', '.join(reasons)})"
     )
     return "\n".join(lines)

@@ -52,10 +52,11 @@ class Certificate:
         return replace(self, kind="optimal" if gap <= 10 * SAME else "gap", gap=gap)
 
     def __str__(self) -> str:
+        space = f"{self.covered:.3g} states" if 0 < self.covered < float("inf") else "all states"
         if self.kind == "optimal":
-            return f"proven optimal among {self.covered:.3g} states"
+            return f"proven optimal among {space}"
         if self.kind == "gap":
-            return f"proven within {self.gap:.1%} of the best of {self.covered:.3g} states"
+            return f"proven within {self.gap:.1%} of the best of {space}"
         return "no proof"
 
 

@@ -52,6 +52,7 @@ class Roles:
     experts: tuple[int, ...]
     weights: tuple[int, ...]  # input values that are parameters (or their optimiser state)
     dots: tuple[WeightDot, ...]
+    groups_of: list[list[tuple[int, int]]]  # for each value its (group, dim) pairs
 
 
 def find_roles(analysis: Analysis) -> Roles:
@@ -76,7 +77,9 @@ def find_roles(analysis: Analysis) -> Roles:
         if g.index not in batch and g.index not in in_matrices and g.activation_bytes > 0
     ]  # fmt: skip
     sequence.sort(key=lambda g: (not g.conflict_sets, -g.activation_bytes, g.index))
-    return Roles(batch, tuple(g.index for g in sequence), hidden, residual, experts, weights, dots)
+    return Roles(
+        batch, tuple(g.index for g in sequence), hidden, residual, experts, weights, dots, groups_of
+    )
 
 
 def value_groups(analysis: Analysis) -> list[list[tuple[int, int]]]:

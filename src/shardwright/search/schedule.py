@@ -8,7 +8,6 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from shardwright.errors import ShardwrightError
-from shardwright.search.roles import value_groups
 from shardwright.search.tactics import (
     Context,
     Limit,
@@ -120,7 +119,7 @@ def _wishes(context: Context, pin: Pin) -> list[Wish]:
         raise ShardwrightError(f"{pin} matches no argument and no group", groups=labels)
     if pin.dim is None:
         raise ShardwrightError(f"{pin} needs a dim", try_=f"Pin({pin.what!r}, 0, {pin.axis!r})")
-    groups_of = value_groups(context.model.analysis)
+    groups_of = context.roles.groups_of
     by_group: dict[int, list[int]] = {}
     for v in values:
         for g, dim in groups_of[v]:
@@ -142,7 +141,7 @@ def _written(context: Context) -> list[Wish]:
         if spec is None:
             continue
         if groups_of is None:
-            groups_of = value_groups(analysis)
+            groups_of = context.roles.groups_of
         for dim, names in enumerate(spec):
             for name in (names,) if isinstance(names, str) else tuple(names or ()):
                 if name not in mesh.names or not isinstance(name, str):

@@ -16,7 +16,7 @@ from typing import Literal
 from shardwright.cost.model import CostModel
 from shardwright.errors import ShardwrightError
 from shardwright.search.constraints import Limit, Pin, Replicate, Search, Tactic
-from shardwright.search.roles import Roles, value_groups
+from shardwright.search.roles import Roles
 from shardwright.spmd.decisions import EVERYTHING, UPDATES, AxisList, Entry
 
 
@@ -147,7 +147,7 @@ def cover_weights(context: Context, axis: str, listed: AxisList, scope: int) -> 
     """Groups that, greedily, split the most parameter bytes that nothing listed splits yet."""
     program, n = context.model.analysis.program, context.model.mesh.shape[axis]
     worth = {g.index for g in context.model.analysis.groups}
-    groups_of = value_groups(context.model.analysis)
+    groups_of = context.roles.groups_of
     updates = context.model.layouts.of_value
     table = context.model.layouts.table
     have = {e.group for e in listed if e.scope <= scope}
