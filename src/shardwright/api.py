@@ -17,6 +17,7 @@ from shardwright.plan import Bound, Plan, build_record
 from shardwright.program.tracing import trace
 from shardwright.search import Found, Tactic
 from shardwright.search.meshes import candidate_meshes, search_meshes
+from shardwright.search.unshare import unshare_where_it_pays
 
 
 def analyze(
@@ -57,6 +58,7 @@ def partition(
     progress: Callable[[Any], None] | None = None,
     labels: Mapping[str, str] | None = None,
     devices: int | None = None,
+    unshare: bool = False,
     overlap: float = 0.0,
     **kwargs: Any,
 ) -> Plan:
@@ -67,6 +69,7 @@ def partition(
     - `memory`: bytes per device (all that the device has when None);
     - `tactics`: what you already know, e.g. [DataParallel("data"), Search(axes=["model"])];
     - `seconds`: roughly how long to search; the same `seed` gives the same plan;
+    - `unshare`: let single layers differ from their like where that pays;
     - `overlap`: the part of the shorter of compute and links that hides behind the longer.
     """
     program = trace(                                    # ops, values, source lines, argument paths
@@ -80,13 +83,16 @@ def partition(
         analysis, mesh, chip, devices, memory=_bytes(memory), tactics=tactics, seconds=seconds,
         seed=seed, progress=progress, overlap=overlap,
     )  # fmt: skip
+    apart: list[tuple[int, int]] = []
+    if unshare:
+        model, found, apart = unshare_where_it_pays(model, found, _bytes(memory))
     model.overrides = dict(found.overrides)
     record = build_record(
         program.name, model, found.state,
         found=describe(found, meshes, memory),
         options={
             "static_argnums": numbers(static_argnums), "donate_argnums": numbers(donate_argnums),
-            "labels": dict(labels or {}), "seed": seed,
+            "labels": dict(labels or {}), "seed": seed, "unshared": [list(p) for p in apart],
             "tactics": [str(t) for t in tactics or ()],
         },
     )  # fmt: skip

@@ -12,6 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from shardwright import _jax
 from shardwright.analysis.analysis import Analysis, analyze_program
+from shardwright.analysis.unshare import unshare_all
 from shardwright.cost.breakdown import Breakdown, peak_breakdown
 from shardwright.cost.cost import Cost
 from shardwright.cost.devices import Device
@@ -144,6 +145,7 @@ class Plan:
         program = build(trace_jaxpr(fn, signature, leaves), signature)
         self._check_matches(program)
         analysis = analyze_program(program, options.get("labels") or None)
+        analysis = unshare_all(analysis, options.get("unshared", []))
         model = CostModel(analysis, self.mesh, self.device, overlap=self.record["cost"]["overlap"])
         model.overrides = {int(layout): tuple(p) for layout, p in self.record["overrides"].items()}
         return Plan(self.record, Bound(fn, program, model, _to_state(self.decisions, analysis)))

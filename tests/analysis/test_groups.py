@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from shardwright.analysis import analyze_program
+from shardwright.program import trace
 from shardwright.zoo.training import adamw, first_state, make_train_step
 
 from .attention_programs import f32
@@ -130,7 +132,8 @@ def test_what_is_set_aside() -> None:
 
 
 def test_groups_that_no_axis_divides_are_set_aside_when_the_mesh_is_known() -> None:
-    program = trace(lambda x, w: x @ w, *(jax.ShapeDtypeStruct(s, "float32") for s in ((8, 9), (9, 15))))
+    x, w = (jax.ShapeDtypeStruct(s, "float32") for s in ((8, 9), (9, 15)))
+    program = trace(lambda x, w: x @ w, x, w)
     free = analyze_program(program)
     assert [g.label for g in free.groups] == ["x[0]", "w[0]", "w[1]"]
     on_mesh = analyze_program(program, axis_sizes=(4, 3))
@@ -140,5 +143,6 @@ def test_groups_that_no_axis_divides_are_set_aside_when_the_mesh_is_known() -> N
     on_four = analyze_program(program, axis_sizes=(4,))
     assert [g.label for g in on_four.groups] == ["x[0]"]
     assert str(on_four).endswith(
-        "2 groups set aside (0 too small to matter, 0 stepped over by loops, 2 that no axis divides)"
+        "2 groups set aside"
+        " (0 too small to matter, 0 stepped over by loops, 2 that no axis divides)"
     )

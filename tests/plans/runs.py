@@ -173,9 +173,7 @@ def run_plan(plan: sw.Plan, program: str, steps: int = STEPS) -> Run:
 
 
 def _moved(before: Any, after: Any) -> list[str]:
-    rows = zip(
-        jax.tree_util.tree_leaves_with_path(after), jax.tree.leaves(before), strict=True
-    )
+    rows = zip(jax.tree_util.tree_leaves_with_path(after), jax.tree.leaves(before), strict=True)
     return [
         jax.tree_util.keystr(path)
         for (path, leaf), planned in rows

@@ -207,7 +207,7 @@ def test_constraints_are_inside_bodies(fn: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize("fn, slope", [(clipped, 7.0), (strange, 5.0)])
 def test_custom_derivatives(fn: Callable[..., Any], slope: float) -> None:
-    """The user's rule, not the derivative of the body, is what grad of the planned function uses."""
+    """grad of the planned function uses the user's rule, not the derivative of the body."""
 
     def f(x: jax.Array) -> jax.Array:
         return fn(x).sum()

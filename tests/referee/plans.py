@@ -11,7 +11,14 @@ from shardwright.zoo import transformer
 
 # bf16 compute on f32 parameters, realistic widths, few layers: compilers take seconds, not hours.
 CONFIG = replace(
-    transformer.PRESETS["gpt_2l"], d_model=1024, d_ff=4096, heads=8, vocab=16384, seq=1024, batch=16
+    transformer.PRESETS["gpt_2l"],
+    d_model=1024,
+    d_ff=4096,
+    heads=8,
+    kv_heads=8,
+    vocab=16384,
+    seq=1024,
+    batch=16,
 )
 MESH = {"data": 4, "model": 4}
 

@@ -8,9 +8,7 @@ import pytest
 
 from tests.referee.plans import plan_for
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("libtpu") is None, reason="needs libtpu"
-)
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu")
 
 
 @pytest.mark.parametrize("strategy", ["FSDP + TP", "found by the search"])

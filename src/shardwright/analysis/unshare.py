@@ -1,0 +1,39 @@
+"""Un-sharing: one color of a group gets a decision of its own (one layer may differ)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from shardwright.analysis.analysis import Analysis, Group
+
+
+def unshare(analysis: Analysis, group: int, color: int) -> Analysis:
+    """The analysis in which `color` is a group by itself, last in the list.
+
+    Its label is the group's with a number: w1[1]@0 is the first that left w1[1].
+    """
+    old = analysis.all_groups[group]
+    if color not in old.colors or len(old.colors) < 2:
+        raise ValueError(f"{old.label} does not share its decision with color {color}")
+    place = sum(g.label.startswith(f"{old.label}@") for g in analysis.all_groups)
+    color_group = analysis.color_group.copy()
+    color_group[color] = len(analysis.all_groups)
+    part = len(old.colors)
+    rest = replace(
+        old, colors=tuple(c for c in old.colors if c != color),
+        argument_bytes=old.argument_bytes * (part - 1) // part,
+        activation_bytes=old.activation_bytes * (part - 1) // part,
+    )  # fmt: skip
+    alone = replace(
+        old, index=len(analysis.all_groups), label=f"{old.label}@{place}", colors=(color,),
+        argument_bytes=old.argument_bytes // part, activation_bytes=old.activation_bytes // part,
+    )  # fmt: skip
+    groups: list[Group] = [rest if g.index == group else g for g in analysis.all_groups]
+    return replace(analysis, color_group=color_group, all_groups=[*groups, alone])
+
+
+def unshare_all(analysis: Analysis, pairs: list[list[int]]) -> Analysis:
+    """The analysis after un-sharing these (group, color) pairs in order."""
+    for group, color in pairs:
+        analysis = unshare(analysis, group, color)
+    return analysis
