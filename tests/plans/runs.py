@@ -182,7 +182,10 @@ def _moved(before: Any, after: Any) -> list[str]:
 
 
 def _host(tree: Any) -> Any:
-    return jax.tree.map(lambda x: np.array(x), tree)
+    """Copies in host memory; random keys stay what they are."""
+    return jax.tree.map(
+        lambda x: x if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) else np.array(x), tree
+    )
 
 
 @cache
@@ -205,7 +208,8 @@ def assert_same_numbers(program: str, results: list[Any]) -> None:
     for number, (got, want) in enumerate(zip(results, unsharded(program), strict=False), 1):
         if hasattr(want, "__len__") and hasattr(want[0], "opt_state"):
             (state, loss), (expected, expected_loss) = got, want
-            np.testing.assert_allclose(loss, expected_loss, rtol=1e-4, err_msg=f"step {number}")
+            rtol = 1e-4 if number == 1 else 1e-3
+            np.testing.assert_allclose(loss, expected_loss, rtol=rtol, err_msg=f"step {number}")
             _assert_same_state(state, expected, number)
         else:
             _assert_close(got, want, f"step {number}")
@@ -217,30 +221,32 @@ def _assert_same_state(got: Any, want: Any, steps: int) -> None:
     Gradients are compared through the moments, on the scale of the largest of all gradients: a
     bias under a normalisation has gradient zero, and what is computed is the rounding of sums.
     Adam divides the first moment by the root of the second, so that such an entry moves by the
-    learning rate in a direction that the order of summation decides. Parameters whose gradient
-    stands out of the rounding must agree closely; the others must stay as near to each other as
-    that many steps in opposite directions can take them.
+    learning rate in a direction that the order of summation decides. A parameter may therefore be
+    off by what the error allowed in its gradient, relative to that gradient, lets it move: next to
+    nothing where the gradient is clear, two learning rates per step where it is noise. Later steps
+    start from states that differ so: there only gross errors are told from noise, and the loss.
     """
     moments, expected = _adam(got), _adam(want)
     largest = max(float(np.max(np.sqrt(x))) for x in jax.tree.leaves(expected.nu))
+    share = 1e-3 if steps == 1 else 0.1
     for name, power in (("mu", 1), ("nu", 2)):
         _assert_close(
             getattr(moments, name), getattr(expected, name), f"{name} after {steps} steps",
-            share=1e-3 if steps == 1 else 1e-2,  # later steps start from states that differ
-            floor=2e-5 * largest**power,
+            share=share, floor=2e-5 * largest**power,
         )  # fmt: skip
-    apart = 2.1 * LEARNING_RATE * steps
     rows = zip(
         jax.tree_util.tree_leaves_with_path(want.params), jax.tree.leaves(got.params),
         jax.tree.leaves(expected.nu), strict=True,
     )  # fmt: skip
     for (path, value), given, second in rows:
-        clear = np.sqrt(second) > 1e-3 * largest
-        allowed = np.where(clear, 0.03 * LEARNING_RATE * steps, apart) + 1e-5 * np.abs(value)
+        gradient = np.sqrt(second)
+        noise = share * np.max(gradient) + 2e-5 * largest
+        moves = np.minimum(2.1, 3 * noise / np.maximum(gradient, 1e-30))
+        allowed = LEARNING_RATE * steps * moves + 1e-5 * np.abs(value)
         worst = np.max(np.abs(given - value) - allowed)
         assert worst <= 0, f"params{jax.tree_util.keystr(path)} after {steps} steps: {worst}"
     if hasattr(want, "stats"):
-        _assert_close(got.stats, want.stats, f"statistics after {steps} steps", share=1e-2)
+        _assert_close(got.stats, want.stats, f"statistics after {steps} steps", share=share)
 
 
 def _adam(state: Any) -> Any:

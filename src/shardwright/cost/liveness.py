@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwright.cost.fusion import Fusion
-from shardwright.program.types import LITERAL, NO_OP, TOP, Program
+from shardwright.program.types import LITERAL, NO_OP, TOP, Op, Program
+from shardwright.rules.rule import MATRIX
 
 NO_POINT = -1
 # A repeated layer has at most this many points of one op class that can be peaks.
@@ -84,14 +85,14 @@ def find_lifetimes(program: Program, fusion: Fusion) -> Lifetimes:
 
 
 def _reuse(program: Program, fusion: Fusion, shared: np.ndarray, last: np.ndarray) -> None:
-    """Elementwise work writes over an operand that nothing reads after it."""
+    """Elementwise work and updates in place write over an operand that nothing reads later."""
     for op in program.ops:
-        if not op.rule.fusible or op.tie or len(op.results) != 1:
+        if op.tie or len(op.results) != 1:
             continue
         v = program.values[op.results[0]]
         if shared[v.index] or not fusion.materialised[v.index]:
             continue
-        for s in fusion.sources[v.index]:
+        for s in fusion.sources[v.index] if op.rule.fusible else _updated(op):
             source = program.values[s]
             if (
                 last[s] == op.index and not shared[s] and source.op != NO_OP
@@ -100,6 +101,14 @@ def _reuse(program: Program, fusion: Fusion, shared: np.ndarray, last: np.ndarra
             ):  # fmt: skip
                 last[s] = op.index - 1
                 break
+
+
+def _updated(op: Op) -> tuple[int, ...]:
+    """The operand that a scatter or an update in place changes: dims and all it is the result."""
+    rule = op.rule
+    if rule.unit == MATRIX or not rule.operands or rule.operands[0] != rule.results[0]:
+        return ()
+    return op.operands[:1] if op.operands[0] != LITERAL else ()
 
 
 def _region_ends(program: Program) -> list[int]:

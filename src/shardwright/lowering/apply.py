@@ -15,7 +15,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from shardwright import _jax
 from shardwright.errors import ShardwrightError
-from shardwright.lowering.partial import over_leading, split_dims
+from shardwright.lowering.partial import add_up, over_leading, split_dims
 from shardwright.lowering.steps import Partial, Spec, Step, Steps, partition_spec
 from shardwright.program.tracing import CALLS, REMATS
 from shardwright.program.types import format_type
@@ -176,7 +176,7 @@ class _Walk:
         way = tuple(dict.fromkeys((*partial.way, step.makes[0][-1])))
         if partial.scatter is not None:
             return [Slot(self.pin(self.scatter(merged, partial), way[1:]))]
-        return [Slot(self.pin(merged.sum(0).astype(array.dtype), way))]
+        return [Slot(self.pin(add_up(merged), way))]
 
     def scatter(self, merged: Any, partial: Partial) -> Any:
         """The sum over the leading dim, each device keeping its part of another dim."""

@@ -51,3 +51,8 @@ def over_leading(
         in_axes = tuple(0 if row[axis] else None for row in leading)
         mapped = jax.vmap(mapped, in_axes=in_axes)
     return mapped(*args)
+
+
+def add_up(parts: Any) -> Any:
+    """The sum over the leading dim in the parts' own dtype: jnp.sum would send f32 for bf16."""
+    return jax.lax.reduce(parts, jnp.zeros((), parts.dtype), jax.lax.add, (0,))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +11,11 @@ import numpy as np
 
 from shardwright.errors import ShardwrightError
 from shardwright.lowering.compiled import involuntary_remats, totals
-from shardwright.lowering.jit import tree_jit
+from shardwright.lowering.jit import flat_jit
 from shardwright.lowering.targets import Compiled, compile_for, parse_target, run_for
 
 if TYPE_CHECKING:
-    from shardwright.plan import Plan
+    from shardwright.plan import Bound, Plan
 
 Totals = Mapping[tuple[str, tuple[str, ...] | None], tuple[float, float]]
 
@@ -81,26 +81,37 @@ def verify_plan(
     plan: Plan, target: str | None = None, *, run: bool = False, seed: int = 0
 ) -> Verification:
     """Compiles the plan's program for a target and compares; `run` also compares results."""
-    signature, steps = plan._ready()
+    if not run:
+        return judge(plan, compile_plan(plan, target), None, None)
     bound = plan._require("verify()")
-    where = parse_target(target)
-    types = [bound.program.values[v].type for v in bound.program.inputs]
-    args, kwargs = signature.call([jax.ShapeDtypeStruct(t.shape, t.dtype) for t in types])
+    signature, types = bound.program.signature, _input_types(bound)
 
-    def build(mesh: Any) -> Any:
-        return tree_jit(bound.fn, signature, steps, mesh)
+    def unsharded(*leaves: Any) -> list[Any]:
+        args, kwargs = signature.call(leaves)
+        return signature.output.record(bound.fn(*args, **kwargs))
 
-    error = agree = None
-    if run:
-        given = signature.call(random_inputs(types, seed))
-        wanted = jax.jit(bound.fn, static_argnums=signature.static_argnums)(*given[0], **given[1])
-        wanted = jax.tree.map(_host, wanted)
-        again = signature.call(random_inputs(types, seed))
-        results, compiled = run_for(where, build, again[0], mesh=plan.mesh.shape, kwargs=again[1])
-        error, agree = compare(results, wanted)
-    else:
-        compiled = compile_for(where, build, args, mesh=plan.mesh.shape, kwargs=kwargs)
-    return judge(plan, compiled, error, agree)
+    wanted = [_host(x) for x in jax.jit(unsharded)(*random_inputs(types, seed))]
+    inputs = tuple(random_inputs(types, seed))  # anew: the planned step may consume them
+    results, compiled = run_for(parse_target(target), _builder(plan), inputs, mesh=plan.mesh.shape)
+    return judge(plan, compiled, *compare(results, wanted))
+
+
+def compile_plan(plan: Plan, target: str | None = None) -> Compiled:
+    """What the target's compiler makes of the planned function."""
+    types = _input_types(plan._require("verify()"))
+    leaves = tuple(jax.ShapeDtypeStruct(t.shape, t.dtype) for t in types)
+    return compile_for(parse_target(target), _builder(plan), leaves, mesh=plan.mesh.shape)
+
+
+def _builder(plan: Plan) -> Callable[[Any], Any]:
+    """mesh -> the planned function on flat lists of arrays."""
+    signature, steps = plan._ready()
+    fn = plan._require("verify()").fn
+    return lambda mesh: flat_jit(fn, signature, steps, mesh)
+
+
+def _input_types(bound: Bound) -> list[Any]:
+    return [bound.program.values[v].type for v in bound.program.inputs]
 
 
 def judge(plan: Plan, compiled: Compiled, error: float | None, agree: bool | None) -> Verification:
