@@ -143,9 +143,10 @@ class CostModel:
         """Works out all classes that see these layouts placed like this."""
         w, compute, link, choices = self.weights, 0.0, 0.0, []
         members = self._memo.bundles[bundle]
-        stored = [tuple(p) for p in placements[list(members[0].key_layouts)].tolist()]
+        seen = dict.fromkeys(members[0].key_layouts)
+        placed = {i: tuple(p) for i, p in zip(seen, placements[list(seen)].tolist(), strict=True)}
         for op in members:
-            choice = choose(op, stored, self.prices)
+            choice = choose(op, [placed[i] for i in op.key_layouts], self.prices)
             choices.append(choice)
             weight = float(w.compute[op.index])
             compute += weight * choice.compute_s
@@ -189,14 +190,14 @@ class _Memo:
     def __init__(self, classes: Sequence[OpClass]) -> None:
         by_layouts: dict[tuple[int, ...], list[OpClass]] = {}
         for c in classes:
-            by_layouts.setdefault(c.key_layouts, []).append(c)
+            by_layouts.setdefault(tuple(sorted(set(c.key_layouts))), []).append(c)
         self.bundles = list(by_layouts.values())
         self.place_of = [(0, 0)] * len(classes)  # class -> (bundle, place in it)
         for b, members in enumerate(self.bundles):
             for i, c in enumerate(members):
                 self.place_of[c.index] = (b, i)
         rng = np.random.default_rng(_SEED)
-        self._layouts, self._starts = _ragged([m[0].key_layouts for m in self.bundles])
+        self._layouts, self._starts = _ragged(list(by_layouts))
         self._factors = rng.integers(1, 1 << 63, len(self._layouts), np.uint64) | np.uint64(1)
         self._salt = rng.integers(1, 1 << 63, len(self.bundles), np.uint64)
         self._none = np.array([not m[0].key_layouts for m in self.bundles], bool)
