@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -38,6 +39,7 @@ def test_two_processes(tmp_path: Path) -> None:
     run = subprocess.run(
         [sys.executable, str(EXAMPLE), "--processes", "2", "--directory", str(together)],
         capture_output=True, text=True, timeout=400, check=False,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
     )  # fmt: skip
     assert run.returncode == 0, run.stderr[-2000:]
     two = run.stdout.splitlines()

@@ -29,9 +29,6 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("conv_general_dilated f32[4,8,8,4] f32[3,3,1,8] depthwise, two per channel", "l"): (
         "it gathers the image; XLA:CPU does not"
     ),
-    ("conv_general_dilated f32[4,8,8,6] f32[3,3,6,10] gradient of the kernel", "j k"): (
-        "before the all-reduce, neighbours exchange the halo of the kernel"
-    ),
     ("slice f32[4,8] one entry", "i"): (
         "it first moves the entry to the first part (one collective-permute), then sums"
     ),

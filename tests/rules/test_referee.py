@@ -38,9 +38,6 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("ragged_dot_general f32[8,4] f32[3,4,6] grouped rows", "i"): (
         "XLA:CPU computes every row with every group; the TPU kernel needs all rows"
     ),
-    ("conv_general_dilated f32[4,8,8,6] f32[3,3,6,10] gradient of the kernel", "j k"): (
-        "before the all-reduce, neighbours exchange the halo of the kernel"
-    ),
     ("scatter f32[4,8] f32[4] one column", "j"): (
         "XLA:CPU masks a single update; the TPU compiler gathers the operand"
     ),

@@ -17,7 +17,7 @@ from shardwright.cost.liveness import NO_POINT
 from shardwright.cost.model import CostModel
 from shardwright.cost.prices import DevicePrices
 from shardwright.cost.roofline import stream_s
-from shardwright.program.types import LITERAL, NO_OP, TOP
+from shardwright.program.types import LITERAL, NO_OP, TOP, Program, Value
 from shardwright.spmd.decisions import UPDATES, AxisList, State
 from shardwright.spmd.follow import Choice, choose
 from shardwright.spmd.layout import WHOLE, Atom, Layout, Layouts, Placement, find_updates
@@ -175,6 +175,7 @@ class _Unfolded(Layouts):
             Layout(
                 tuple(atoms[v.index]), getattr(v.dtype, "itemsize", 4),
                 0 if 0 in v.shape else 1, v.index in border, update[v.index],
+                made_up=_from_numbers(program, v),
             )
             for v in program.values
         ]  # fmt: skip
@@ -220,3 +221,11 @@ def _claim(
 def _against(atom: Atom, chosen: dict[int, int]) -> int:
     """1 for an atom on the side that the resolution does not choose."""
     return chosen.get(atom.bit, 0) ^ atom.side if atom.bit >= 0 else 0
+
+
+def _from_numbers(program: Program, value: Value) -> bool:
+    """Whether a value is made of numbers in the program text alone (zeros, iota)."""
+    if value.op < 0:
+        return False
+    op = program.ops[value.op]
+    return op.rule.fusible and not op.tie and not any(x >= 0 for x in op.operands)

@@ -56,9 +56,9 @@ def _conv(op: OpShape) -> Rule:
         if i == o * stride and k == stride and pads == (0, 0) and not dilated:
             left[lhs[2 + n]] = [position, kernel]  # windows tile the input: no halo
         elif k > o and i == k:  # the gradient of a kernel: positions of both are summed over
+            # XLA would reduce it, but sums over mesh axes that split nothing as well: wrong.
             left[lhs[2 + n]] = kernel
-            replicate[-1] = position
-            reduce.append(kernel)
+            replicate.append(position)
         elif k > o:  # the same, with strides: every window covers most of the input
             left[lhs[2 + n]] = ("input", n)
             replicate += [position, ("input", n)]

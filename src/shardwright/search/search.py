@@ -133,7 +133,7 @@ class _Run:
             self._note(str(self.certificate), objective.best_s)
         assert objective.best is not None
         self.state = objective.best
-        if self.schedule.free or self.space.actions:
+        if self.schedule.free:  # what the user said is not overridden
             objective.stage = "single layouts"
             self.overrides, value = refine_layouts(objective, self.state, self.budget)
             if self.overrides:

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 from shardwright.rules.rule import NOTHING, PASS, Rule
 from shardwright.rules.rule import PERMUTE as PERMUTES
 from shardwright.spmd.layout import WHOLE, Placement
-from shardwright.spmd.moves import PERMUTE, Move, reduction, reshard
+from shardwright.spmd.moves import ALL_TO_ALL, PERMUTE, Move, reduction, reshard
 from shardwright.spmd.opclass import NO_ATOM, OpClass, Slot
 
 
@@ -232,9 +232,10 @@ def _way(op: OpClass, claims: Placement, prices: Prices) -> _Way | None:
         ]
         local = _local(op, claims, prices.axis_sizes)
         exchanges = [
-            Move(PERMUTE, (a,), _exchanged(op, c, local[c], slot_bytes), ())
+            move
             for a, c in enumerate(claims)
             if c != WHOLE and op.kinds[c] == PERMUTES
+            for move in _exchanges(op, a, c, local[c], slot_bytes)
         ]
         way = _Way(
             claims, needs, produced, partial,
@@ -278,19 +279,23 @@ def _rounds(
     return tuple(tuple(axes) for axes in by_atom.values())
 
 
-# A window reaches over this many rows of the neighbour's part.
+# A window reaches over this many rows of its neighbours' parts.
 HALO_ROWS = 2
 
 
-def _exchanged(op: OpClass, atom: int, local: int, slot_bytes: Sequence[int]) -> int:
-    """Bytes exchanged with a neighbour when a permutation atom is split.
+def _exchanges(
+    op: OpClass, axis: int, atom: int, local: int, slot_bytes: Sequence[int]
+) -> list[Move]:
+    """What an op exchanges when a permutation atom is split, as measured on XLA.
 
-    A compute op (a window) needs a halo; an op that only moves data (slice, pad, concatenate,
-    reverse) may move all of it.
+    A window (a compute op) needs rows of its first operand from both sides; a concatenation
+    sends every operand and its result through an all-to-all; whatever else only moves data
+    (slice, pad, reverse) may move all of it.
     """
-    largest = max(
-        (b for slot, b in zip(op.slots, slot_bytes, strict=True) if atom in slot.to_op), default=0
-    )
     if op.rule.work > 0:
-        return min(largest, largest * HALO_ROWS // max(local, 1))
-    return largest
+        rows = slot_bytes[0] * HALO_ROWS // max(local, 1)
+        return [Move(PERMUTE, (axis,), min(slot_bytes[0], rows), ())]
+    held = [b for slot, b in zip(op.slots, slot_bytes, strict=True) if atom in slot.to_op]
+    if len(held) > 2:
+        return [Move(ALL_TO_ALL, (axis,), b, ()) for b in held]
+    return [Move(PERMUTE, (axis,), max(held, default=0), ())]

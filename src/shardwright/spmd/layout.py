@@ -43,6 +43,7 @@ class Layout(NamedTuple):
     border: bool  # an argument, constant or result: must divide evenly
     update: bool  # never feeds a contraction: may claim in scope UPDATES
     pinned: Placement | None = None  # stored like this whatever the lists say
+    made_up: bool = False  # of numbers in the program alone: any device can make any part of it
 
     def local_bytes(self, placement: Placement, axis_sizes: Sequence[int]) -> int:
         """Bytes of one device's part."""
@@ -191,8 +192,13 @@ def _fold(
         low, high = int(start[v.index]), int(start[v.index + 1])
         edge, late = v.index in border, update[v.index]
         baked_in = v.op == NO_OP and v.path is None
+        maker = program.ops[v.op] if v.op != NO_OP else None
+        from_numbers = (
+            maker is not None and maker.rule.fusible and not maker.tie
+            and all(x == LITERAL for x in maker.operands)
+        )  # fmt: skip
         key: tuple[object, ...] = (
-            id(v.type), edge, late, baked_in, pinned.get(v.index),
+            id(v.type), edge, late, baked_in, from_numbers, pinned.get(v.index),
             *groups[low:high], *sizes[low:high],
             *[decided.get((v.index, dims[r], places[r])) for r in range(low, high)],
         )  # fmt: skip
@@ -207,7 +213,7 @@ def _fold(
             )  # fmt: skip
             itemsize = getattr(v.type.dtype, "itemsize", 4)
             units = 0 if 0 in v.type.shape else 1
-            layout = Layout(atoms, itemsize, units, edge, late)
+            layout = Layout(atoms, itemsize, units, edge, late, made_up=from_numbers)
             if v.index in pinned:
                 layout = layout._replace(pinned=_pinned(layout, axes, pinned[v.index]))
             elif baked_in:  # an array in the program text is on every device whole

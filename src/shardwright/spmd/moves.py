@@ -40,6 +40,9 @@ def reshard(
     """
     if stored == needed:
         return []
+    if layout.made_up:  # made where it is needed
+        moved = tuple(a for a in range(len(stored)) if stored[a] != needed[a])
+        return [Move(SLICE, moved, layout.local_bytes(needed, axis_sizes), needed)]
     axes = range(len(stored))
     leaving = [a for a in axes if stored[a] != WHOLE and needed[a] != stored[a]]
     stuck = _stuck(layout, stored, leaving)
