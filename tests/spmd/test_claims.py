@@ -11,10 +11,12 @@ import pytest
 from shardwright.analysis.analysis import Analysis, analyze_program
 from shardwright.cost.devices import device
 from shardwright.cost.model import CostModel
+from shardwright.errors import ShardwrightError
 from shardwright.mesh import Mesh
 from shardwright.program.tracing import trace
+from shardwright.spmd.decisions import Entry
 from shardwright.spmd.ir import local_shape
-from shardwright.spmd.layout import find_updates
+from shardwright.spmd.layout import Layouts, find_updates
 from tests.spmd.lists import state
 
 
@@ -174,3 +176,10 @@ def test_state_comes_back_as_it_went_in() -> None:
     for lists in ("D", "F", "D!", "F!", "B D", "F D!"):
         found = stored("update", {"a": 4}, lists)
         assert found["result0"] == found["weights"] and found["result1"] == found["moments"], lists
+
+
+def test_a_decision_about_an_unknown_group_is_an_error() -> None:
+    analysis = analyze_program(trace(lambda x: x + x, jax.ShapeDtypeStruct((8, 8), "float32")))
+    layouts = Layouts(analysis, (2,))
+    with pytest.raises(ShardwrightError, match="a decision names group 7; the program has 2"):
+        layouts.place([((Entry(7),),)])

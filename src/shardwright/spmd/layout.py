@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shardwright.analysis.analysis import Analysis
+from shardwright.errors import ShardwrightError
 from shardwright.program.types import LITERAL, NO_OP, Program
 from shardwright.rules.rule import MATRIX
 from shardwright.spmd.decisions import UPDATES, State
@@ -152,6 +153,11 @@ class _Bits:
         bits = np.zeros((len(lists), self.count + 1), np.int32)
         for b, entries in enumerate(lists):
             for position, (group, value, scope) in enumerate(entries):
+                if not 0 <= group < self.group_count:
+                    raise ShardwrightError(
+                        f"a decision names group {group}; the program has {self.group_count}",
+                        try_=f"0 to {self.group_count - 1}: analysis.all_groups lists them",
+                    )
                 at = b * width + group
                 if scope == UPDATES:
                     scoped.append((at, 2 * position))

@@ -1,0 +1,85 @@
+"""sw.check judges a hand-written sharding: cost, memory, movements, warnings, a better plan."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import PartitionSpec as P
+
+import shardwright as sw
+
+B, D, F = 4096, 1024, 8192
+MESH = {"data": 4, "model": 2}
+
+
+def mlp(params: dict[str, jax.Array], x: jax.Array) -> jax.Array:
+    return jnp.tanh(x @ params["up"]) @ params["down"]
+
+
+def arguments(width: int = F) -> tuple[dict[str, jax.ShapeDtypeStruct], jax.ShapeDtypeStruct]:
+    f32 = jnp.float32
+    params = {
+        "up": jax.ShapeDtypeStruct((D, width), f32),
+        "down": jax.ShapeDtypeStruct((width, D), f32),
+    }
+    return params, jax.ShapeDtypeStruct((B, D), f32)
+
+
+def test_megatron_by_hand_is_one_all_reduce() -> None:
+    specs = ({"up": P(None, "model"), "down": P("model")}, P("data"))
+    judged = sw.check(mlp, *arguments(), mesh=MESH, in_shardings=specs, device="h100")
+    assert judged.warnings == [] and judged.ok
+    (move,) = judged.collectives
+    # The result may be kept split over model: then the sum is scattered.
+    assert move.kind in ("all-reduce", "reduce-scatter") and move.axes == ("model",)
+    assert move.bytes == 4 * (B // 4) * D
+    assert {path: str(s) for path, s in judged.plan.specs().items()} == {
+        "params['down']": str(P("model")), "params['up']": str(P(None, "model")),
+        "x": str(P("data")),
+    }  # fmt: skip
+    assert str(judged).startswith("step ")
+
+
+def test_whole_weights_are_named_and_a_better_plan_is_shown() -> None:
+    judged = sw.check(mlp, *arguments(), mesh=MESH, in_shardings=(None, None), device="h100")
+    assert judged.warnings == [
+        "params['down'] (33.6 MB) is on every device whole",
+        "params['up'] (33.6 MB) is on every device whole",
+        "x (16.8 MB) is on every device whole",
+    ]
+    assert judged.better is not None
+    assert judged.better.cost.step_s < judged.cost.step_s and 0 < judged.saves < 1
+    assert "a better plan takes" in str(judged)
+
+
+def test_a_dim_that_does_not_divide_is_named() -> None:
+    specs = ({"up": P(None, "data"), "down": None}, None)
+    judged = sw.check(
+        mlp, *arguments(width=8190), mesh=MESH, in_shardings=specs, device="h100", compare=False
+    )
+    assert judged.warnings[0] == (
+        "params['up'] dim 1 of size 8190 does not divide by 4 (data): JAX will refuse it;"
+        " counted as whole"
+    )
+
+
+def test_over_memory_is_said() -> None:
+    judged = sw.check(
+        mlp, *arguments(), mesh=MESH, in_shardings=(None, None), device="h100", memory=2e8,
+        compare=False,
+    )  # fmt: skip
+    assert judged.warnings[0].startswith("does not fit: ")
+
+
+@pytest.mark.parametrize(
+    "specs, text",
+    [
+        ((None,), "in_shardings has 1 entries for 2 arguments"),
+        ((None, P("rows")), "x is to be split over 'rows', which the mesh does not have"),
+        ((None, P("data", None, "model")), "x has 2 dims, its PartitionSpec 3"),
+    ],
+)
+def test_bad_shardings(specs: tuple[object, ...], text: str) -> None:
+    with pytest.raises(sw.ShardwrightError, match=text):
+        sw.check(mlp, *arguments(), mesh=MESH, in_shardings=specs, device="h100")
