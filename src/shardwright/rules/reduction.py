@@ -47,7 +47,8 @@ def _named_reduction(op: OpShape) -> Rule:
     operands = [op.dims(i) for i in range(len(op.operands))]
     results = [[d for n, d in enumerate(dims) if n not in axes] for dims in operands]
     reduced = {dims[a]: kind for dims in operands for a in axes}
-    return einsum(op, operands, results, reduce=reduced)
+    linear = (0,) if op.name == "psum" and len(operands) == 1 else ()
+    return einsum(op, operands, results, reduce=reduced, linear=linear)
 
 
 @register("reduce_xor")
