@@ -152,7 +152,7 @@ STRATEGIES = {
         },
         outside=lambda s: {
             (AR, "model", s.stream // s.n): 1, (AR, "model", 2 * s.stream // s.n): 1,
-            # The lookup gathers the f32 table; the zeros its gradient starts from are made in place.
+            # The lookup gathers the f32 table; the zeros of its gradient are made in place.
             (AG, "data", s.table // s.m): 2, (AG, "data", 2 * s.table // s.m): 1,
             (RS, "data", s.table // s.m): 1, (RS, "data", 2 * s.table // s.m): 1,
             (AG, "data", BF16 * s.c.seq * s.c.d_model): 1,
