@@ -13,8 +13,9 @@ from shardwright.cost.model import CostModel
 from shardwright.errors import ShardwrightError
 from shardwright.lowering.jit import PlannedFunction
 from shardwright.mesh import Mesh
-from shardwright.plan import Bound, Plan, build_record
+from shardwright.plan import Bound, Plan
 from shardwright.program.tracing import trace
+from shardwright.record import build_record
 from shardwright.search import Found, Tactic
 from shardwright.search.meshes import candidate_meshes, search_meshes
 from shardwright.search.unshare import unshare_where_it_pays

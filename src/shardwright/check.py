@@ -18,9 +18,10 @@ from shardwright.cost.devices import device as find_device
 from shardwright.cost.model import CostModel, model_collectives
 from shardwright.errors import ShardwrightError
 from shardwright.mesh import Mesh
-from shardwright.plan import Bound, Plan, build_record
+from shardwright.plan import Bound, Plan
 from shardwright.program.tracing import trace
 from shardwright.program.types import Program
+from shardwright.record import build_record
 from shardwright.search import Found, search
 from shardwright.search.exact import Certificate
 from shardwright.spmd.decisions import Entry, State
