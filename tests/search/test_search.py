@@ -55,7 +55,9 @@ def test_same_seed_same_answer(name: str) -> None:
     assert found[0].certificate == found[1].certificate
 
 
-# Wherever exact search finishes, tree search alone comes within 1% on at least 9 of 10 seeds.
+# Tree search alone comes within 1% of the optimum on at least 9 of 10 seeds in these cases. It is
+# not so wherever exact search finishes: GPT of batch 8, and of batch 1 x 16k, on 4x4 were tried and
+# left out because only 2 to 4 of 6 seeds came within 1% (the others were 1.2% to 5.5% off).
 PROVABLE = [
     ("mlp_grad", {"x": 2, "y": 4}, "tpu-v5e"),
     ("attention_grad", {"x": 4, "y": 2}, "tpu-v5e"),

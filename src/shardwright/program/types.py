@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -207,8 +206,3 @@ def format_type(type_: TensorShape) -> str:
     """f32[8,16]"""
     name = _SIZED.sub(lambda m: _SHORT.get(m[0], m[0]), str(type_.dtype), count=1)
     return f"{name}[{','.join(map(str, type_.shape))}]"
-
-
-def iterate_values(program: Program, indices: tuple[int, ...]) -> Iterator[Value]:
-    """The values at these indices, literals left out."""
-    return (program.values[i] for i in indices if i != LITERAL)
