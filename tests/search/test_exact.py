@@ -71,7 +71,7 @@ def test_blocks_add_up_to_the_model(name: str, mesh: dict[str, int]) -> None:
     placements, _ = model.place(states)
     for state, placed in zip(states, placements, strict=True):
         total = sum(
-            block._exact(tuple(tuple(row) for row in placed[list(block.layouts)].T.tolist()))
+            block.exact(tuple(tuple(row) for row in placed[list(block.layouts)].T.tolist()))
             for block in blocks
         )
         cost = model.cost(state)

@@ -73,6 +73,7 @@ class CostModel:
         can_move = [not c.rule.fusible for c in self.classes.table]
         self.points = peak_points(live, self.classes.of_op, can_move)
         self._traffic_s = self._traffic()
+        self._choices: dict[tuple[int, tuple[Placement, ...]], Choice] = {}
         self._memo = _Memo(self.classes.table)
         self._shared = _TogetherMemo(self.weights.shared, self._memo)
         self._sums = _TogetherMemo(self.weights.sums, self._memo)
@@ -146,7 +147,7 @@ class CostModel:
         seen = dict.fromkeys(members[0].key_layouts)
         placed = {i: tuple(p) for i, p in zip(seen, placements[list(seen)].tolist(), strict=True)}
         for op in members:
-            choice = choose(op, [placed[i] for i in op.key_layouts], self.prices)
+            choice = self.choose(op, tuple([placed[i] for i in op.key_layouts]))
             choices.append(choice)
             weight = float(w.compute[op.index])
             compute += weight * choice.compute_s
@@ -156,6 +157,14 @@ class CostModel:
             for weight, seconds in zip(w.results[op.index], choice.result_s, strict=True):
                 link += weight * seconds
         return self._memo.add(key, choices, compute, link)
+
+    def choose(self, op: OpClass, stored: tuple[Placement, ...]) -> Choice:
+        """How a class is computed when its layouts are stored like this, worked out once."""
+        key = (op.index, stored)
+        known = self._choices.get(key)
+        if known is None:
+            known = self._choices[key] = choose(op, stored, self.prices)
+        return known
 
     def _shared_s(self, together: Together, choices: list[Choice]) -> float:
         """One value, several uses: every different way it is needed is moved to once."""

@@ -9,7 +9,7 @@ stands in the columns of an axis once for each such situation (a *variant*).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from shardwright.spmd.decisions import UPDATES, AxisList, Entry
 from shardwright.spmd.layout import WHOLE, Layout
 
 Earlier = tuple[int, ...]  # the placement of one layout on the axes before this one
+Distinct = tuple[list[tuple[int, ...]], np.ndarray]  # rows, [columns] which one each column has
 
 
 class TooLarge(Exception):
@@ -32,6 +33,29 @@ class Columns:
     table: np.ndarray  # [columns, variants] int8: atom or WHOLE
     lists: list[AxisList]  # [columns] a list that leads there
     variant: list[dict[Earlier, int]]  # [layouts] situation -> variant
+    _distinct: dict[tuple[int, ...], Distinct] = field(default_factory=dict)
+
+    def distinct(self, variants: tuple[int, ...]) -> Distinct:
+        """The distinct rows of these variants, worked out once."""
+        known = self._distinct.get(variants)
+        if known is None:
+            known = self._distinct[variants] = self._find_distinct(variants)
+        return known
+
+    def _find_distinct(self, variants: tuple[int, ...]) -> Distinct:
+        count, number = 1, np.zeros(len(self.lists), np.int64)
+        for v in variants:  # number the pairs (number so far, atom), leaving no gaps
+            atoms = self.table[:, v]
+            width = int(atoms.max()) - WHOLE + 1
+            number = number * width + (atoms - WHOLE)
+            seen = np.zeros(count * width, bool)
+            seen[number] = True
+            number = (np.cumsum(seen) - 1)[number]
+            count = int(number.max()) + 1
+        first = np.empty(count, np.int64)
+        first[number[::-1]] = np.arange(len(number))[::-1]
+        rows = [tuple(row) for row in self.table[first][:, variants].tolist()]
+        return rows, number.astype(np.int32)
 
 
 def find_columns(space: Space, limit: int, layouts: Sequence[int] | None = None) -> list[Columns]:
@@ -161,4 +185,4 @@ def _walk(
         listed = listed[parents] if parents else listed[:0]
         listed[np.arange(len(added)), [groups.index(e.group) for e in added]] = True
         late = np.array([e.scope == UPDATES for e in added], bool)
-    return np.concatenate(tables), lists
+    return np.asfortranarray(np.concatenate(tables)), lists

@@ -20,7 +20,7 @@ from shardwright.search.bounds import least_class_s, least_step_s
 from shardwright.search.columns import Columns, TooLarge, find_columns
 from shardwright.search.objective import OVER_MEMORY_S, Budget, Objective
 from shardwright.search.space import Space
-from shardwright.search.terms import Block, Pricer, find_blocks, find_terms
+from shardwright.search.terms import Below, Block, Pricer, find_blocks, find_terms
 from shardwright.spmd.decisions import State
 from shardwright.spmd.layout import WHOLE
 
@@ -128,7 +128,7 @@ class _Proof:
                     break
                 block.use(find_columns(self.space, MOST_COLUMNS_OF_BLOCK, block.layouts))
                 if np.prod([len(c.lists) for c in block.columns]) <= MOST_STATES_OF_BLOCK:
-                    bounds[i] = max(bounds[i], float(block.below(())[1].min()))
+                    bounds[i] = max(bounds[i], block.below(()).least)
             except TooLarge:
                 continue
         return max(total, float(bounds.sum()))
@@ -149,7 +149,7 @@ class _Proof:
             distinct, number = self.blocks[b].distinct(())
             seconds = np.zeros(len(distinct))
             for n in np.unique(number[alive]).tolist():
-                seconds[n] = self._block_bound(self.blocks[b], (tuple(distinct[n].tolist()),))
+                seconds[n] = self._block_bound(self.blocks[b], (distinct[n],))
             bound[alive] += seconds[number[alive]] - least[b]
             if not len(alive):
                 break
@@ -169,8 +169,8 @@ class _Proof:
     def _block_bound(self, block: Block, rows: tuple[tuple[int, ...], ...]) -> float:
         self._check()
         if len(rows) == len(self.columns):
-            return block._exact(rows)
-        return float(block.below(rows)[1].min())
+            return block.exact(rows)
+        return block.below(rows).least
 
     def _least_of_blocks(self) -> np.ndarray:
         """[blocks] seconds that hold in every state, without looking at columns."""
@@ -182,7 +182,7 @@ class _Proof:
     def _weight(self, block: Block) -> float:
         """How much a block costs when nothing is split: heavy blocks tell columns apart."""
         whole = tuple((WHOLE,) * len(block.layouts) for _ in self.columns)
-        return block._exact(whole)
+        return block.exact(whole)
 
     def _descend(self, chosen: tuple[int, ...]) -> None:
         """Looks at all columns of the next axis, given one column of each earlier axis."""
@@ -192,7 +192,7 @@ class _Proof:
         self._check()
         axis = len(chosen)
         total = np.full(len(self.columns[axis].lists), np.inf)
-        rows, seconds = self._promising([b.below(self._rows(b, chosen)) for b in self.blocks])
+        rows, seconds = self._promising([b.below(b.rows(chosen)) for b in self.blocks])
         total[rows] = seconds
         rows = rows[self._may_fit(chosen, rows)]
         rows = rows[np.argsort(total[rows], kind="stable")]
@@ -204,31 +204,17 @@ class _Proof:
                 break
             self._descend((*chosen, column))
 
-    def _promising(
-        self, tables: list[tuple[np.ndarray, np.ndarray]]
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _promising(self, tables: list[Below]) -> tuple[np.ndarray, np.ndarray]:
         """(columns that may be better than the best known, their bounds), block by block."""
-        tables = sorted(tables, key=lambda t: t[1].min() - t[1].max())  # telling ones first
-        least = np.array([seconds.min() for _, seconds in tables])
-        rest = float(least.sum())
-        rows = np.arange(len(tables[0][0]))
-        total = np.zeros(len(rows))
-        for (number, seconds), low in zip(tables, least.tolist(), strict=True):
-            rest -= low
-            total = total + seconds[number[rows]]
-            keep = (total + rest) * self.scale < self.incumbent * (1 - SAME)
+        rows = np.arange(len(tables[0].number))
+        total = np.full(len(rows), sum(t.least for t in tables))
+        for t in sorted(tables, key=lambda t: -t.spread):  # telling ones first
+            keep = total * self.scale < self.incumbent * (1 - SAME)
             rows, total = rows[keep], total[keep]
-            if not len(rows):
+            if not len(rows) or not t.spread:
                 break
+            total = total + (t.seconds[t.number[rows]] - t.least)
         return rows, total
-
-    def _rows(self, block: Block, chosen: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-        """The atoms of a block's layouts under the chosen columns."""
-        rows: tuple[tuple[int, ...], ...] = ()
-        for column in chosen:
-            distinct, number = block.distinct(rows)
-            rows = (*rows, tuple(distinct[number[column]].tolist()))
-        return rows
 
     def _may_fit(self, chosen: tuple[int, ...], rows: np.ndarray) -> np.ndarray:
         """[rows] whether memory suffices if later axes split everything and nothing is copied."""

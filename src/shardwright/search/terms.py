@@ -8,15 +8,17 @@ layouts are added up into one *block*, whose table over all columns is small.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from shardwright.cost.model import CostModel
 from shardwright.search.columns import Columns
-from shardwright.spmd.follow import Choice, choose
+from shardwright.spmd.follow import Choice
 from shardwright.spmd.layout import Placement
 
 Stored = dict[int, Placement]  # layout -> placement
+Row = tuple[int, ...]  # the atom that one axis splits, for each layout of a block
 
 
 class Pricer:
@@ -34,7 +36,7 @@ class Pricer:
         known = self._choices.get(key)
         if known is None:
             self.calls += 1
-            known = self._choices[key] = choose(op, key[1], self.model.prices)
+            known = self._choices[key] = self.model.choose(op, key[1])
         return known
 
     def class_s(self, index: int, stored: Stored) -> float:
@@ -87,6 +89,15 @@ def find_terms(pricer: Pricer) -> list[Term]:
     return terms
 
 
+class Below(NamedTuple):
+    """The least seconds of a block below each column of an axis."""
+
+    number: np.ndarray  # [columns] which of the distinct rows a column has
+    seconds: np.ndarray  # [rows]
+    least: float
+    spread: float  # what the column can change
+
+
 class Block:
     """Terms on one set of layouts, tabulated over the columns of each axis."""
 
@@ -94,47 +105,54 @@ class Block:
         self.layouts = tuple(sorted(layouts))
         self.terms = terms
         self.columns = columns
-        self._below: dict[tuple[tuple[int, ...], ...], tuple[np.ndarray, np.ndarray]] = {}
-        self._seen: dict[tuple[int, ...], tuple[np.ndarray, np.ndarray]] = {}
+        self._below: dict[tuple[Row, ...], Below] = {}
+        self._distinct: dict[tuple[Row, ...], tuple[list[Row], np.ndarray]] = {}
 
     def use(self, columns: list[Columns]) -> None:
         """Tabulates over these columns from now on."""
         self.columns = columns
         self._below.clear()
-        self._seen.clear()
+        self._distinct.clear()
 
-    def below(self, earlier: tuple[tuple[int, ...], ...]) -> tuple[np.ndarray, np.ndarray]:
-        """(number [columns], seconds [numbers]): the least seconds below each column.
+    def below(self, earlier: tuple[Row, ...]) -> Below:
+        """The least seconds below each column, given the rows of the axes already decided.
 
-        `earlier` has, for each axis already decided, the atoms of this block's layouts. On the
-        last axis the seconds are exact; before, they are the least over all that may follow.
+        On the last axis the seconds are exact; before, they are the least over all that may
+        follow.
         """
         known = self._below.get(earlier)
         if known is None:
             distinct, number = self.distinct(earlier)
-            seconds = np.empty(len(distinct))
-            last = len(earlier) + 1 == len(self.columns)
-            for n, row in enumerate(distinct.tolist()):
-                now = (*earlier, tuple(row))
-                seconds[n] = self._exact(now) if last else self.below(now)[1].min()
-            known = self._below[earlier] = (number, seconds)
+            if len(earlier) + 1 == len(self.columns):
+                rows = [self.exact((*earlier, row)) for row in distinct]
+            else:
+                rows = [self.below((*earlier, row)).least for row in distinct]
+            least = min(rows)
+            known = Below(number, np.array(rows), least, max(rows) - least)
+            self._below[earlier] = known
         return known
 
-    def distinct(self, earlier: tuple[tuple[int, ...], ...]) -> tuple[np.ndarray, np.ndarray]:
+    def distinct(self, earlier: tuple[Row, ...]) -> tuple[list[Row], np.ndarray]:
         """(distinct rows of the next axis' columns on these layouts, which one each column is)."""
-        columns = self.columns[len(earlier)]
-        situation = zip(*earlier, strict=True) if earlier else [()] * len(self.layouts)
-        variants = tuple(
-            columns.variant[i][tuple(s)] for i, s in zip(self.layouts, situation, strict=True)
-        )
-        key = (len(earlier), *variants)
-        known = self._seen.get(key)
+        known = self._distinct.get(earlier)
         if known is None:
-            rows, number = np.unique(columns.table[:, list(variants)], axis=0, return_inverse=True)
-            known = self._seen[key] = (rows, number.astype(np.int32).reshape(-1))
+            columns = self.columns[len(earlier)]
+            situations = zip(*earlier, strict=True) if earlier else [()] * len(self.layouts)
+            at = zip(self.layouts, situations, strict=True)
+            known = columns.distinct(tuple([columns.variant[i][s] for i, s in at]))
+            self._distinct[earlier] = known
         return known
 
-    def _exact(self, rows: tuple[tuple[int, ...], ...]) -> float:
+    def rows(self, chosen: Sequence[int]) -> tuple[Row, ...]:
+        """The atoms of these layouts under one column of each of the first axes."""
+        rows: tuple[Row, ...] = ()
+        for column in chosen:
+            distinct, number = self.distinct(rows)
+            rows = (*rows, distinct[number[column]])
+        return rows
+
+    def exact(self, rows: tuple[Row, ...]) -> float:
+        """Seconds when the columns of all axes are chosen."""
         stored = dict(zip(self.layouts, zip(*rows, strict=True), strict=True))
         return sum(term.seconds(stored) for term in self.terms)
 
