@@ -32,7 +32,9 @@ SMALL = [
 def every_state(name: str, axes: tuple[tuple[str, int], ...]) -> tuple[np.ndarray, np.ndarray]:
     """(step seconds, peak bytes) of every combination of columns."""
     model = model_of(name, dict(axes))
-    states = list(product(*[c.lists for c in find_columns(Space(model), 100_000)]))
+    states = list(
+        product(*[map(c.list_of, range(len(c))) for c in find_columns(Space(model), 100_000)])
+    )
     costs = [model.evaluate(states[at : at + 512]) for at in range(0, len(states), 512)]
     return np.concatenate([c.step_s for c in costs]), np.concatenate([c.peak_bytes for c in costs])
 
@@ -51,8 +53,8 @@ def test_columns_are_what_lists_mean(name: str, mesh: dict[str, int]) -> None:
     columns = find_columns(Space(model), 100_000)
     rng = np.random.default_rng(0)
     for _ in range(40):
-        picked = [int(rng.integers(len(c.lists))) for c in columns]
-        state = tuple(c.lists[j] for c, j in zip(columns, picked, strict=True))
+        picked = [int(rng.integers(len(c))) for c in columns]
+        state = tuple(c.list_of(j) for c, j in zip(columns, picked, strict=True))
         placements, _ = model.place([state])
         for layout in range(len(model.layouts.table)):
             earlier: tuple[int, ...] = ()
@@ -67,7 +69,7 @@ def test_blocks_add_up_to_the_model(name: str, mesh: dict[str, int]) -> None:
     columns = find_columns(Space(model), 100_000)
     blocks = find_blocks(find_terms(Pricer(model)), columns)
     rng = np.random.default_rng(1)
-    states = [tuple(c.lists[int(rng.integers(len(c.lists)))] for c in columns) for _ in range(20)]
+    states = [tuple(c.list_of(int(rng.integers(len(c)))) for c in columns) for _ in range(20)]
     placements, _ = model.place(states)
     for state, placed in zip(states, placements, strict=True):
         total = sum(

@@ -19,6 +19,8 @@ from shardwright.spmd.decisions import UPDATES, AxisList, Entry
 from shardwright.spmd.layout import WHOLE, Layout
 
 Earlier = tuple[int, ...]  # the placement of one layout on the axes before this one
+START = -1  # no column before this one
+NO_ENTRY = Entry(-1)
 Distinct = tuple[list[tuple[int, ...]], np.ndarray]  # rows, [columns] which one each column has
 
 
@@ -31,9 +33,22 @@ class Columns:
     """The columns of one axis."""
 
     table: np.ndarray  # [columns, variants] int8: atom or WHOLE
-    lists: list[AxisList]  # [columns] a list that leads there
+    entry: list[Entry]  # [columns] the last entry of a list that leads there
+    parent: np.ndarray  # [columns] the column of the entries before it; START: the prefix
+    prefix: AxisList
     variant: list[dict[Earlier, int]]  # [layouts] situation -> variant
     _distinct: dict[tuple[int, ...], Distinct] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def list_of(self, column: int) -> AxisList:
+        """A list that leads to a column."""
+        entries: list[Entry] = []
+        while self.parent[column] != START:
+            entries.append(self.entry[column])
+            column = int(self.parent[column])
+        return (*self.prefix, *reversed(entries))
 
     def distinct(self, variants: tuple[int, ...]) -> Distinct:
         """The distinct rows of these variants, worked out once."""
@@ -43,7 +58,7 @@ class Columns:
         return known
 
     def _find_distinct(self, variants: tuple[int, ...]) -> Distinct:
-        count, number = 1, np.zeros(len(self.lists), np.int64)
+        count, number = 1, np.zeros(len(self), np.int64)
         for v in variants:  # number the pairs (number so far, atom), leaving no gaps
             atoms = self.table[:, v]
             width = int(atoms.max()) - WHOLE + 1
@@ -71,13 +86,14 @@ def find_columns(space: Space, limit: int, layouts: Sequence[int] | None = None)
     out: list[Columns] = []
     for axis in range(len(model.mesh.sizes)):
         variants, variant_of = _variants(model, situations, axis)
-        columns = _walk(space, axis, variants, limit)
-        out.append(Columns(columns[0], columns[1], variant_of))
+        columns = Columns(*_walk(space, axis, variants, limit), space.root[axis], variant_of)
+        out.append(columns)
         following: list[dict[Earlier, None]] = []
         for known in variant_of:
             nexts: dict[Earlier, None] = {}
             for earlier, v in known.items():
-                for p in np.unique(columns[0][:, v]).tolist():
+                taken = np.bincount(columns.table[:, v] - WHOLE)
+                for p in (np.flatnonzero(taken) + WHOLE).tolist():
                     nexts[(*earlier, p)] = None
             following.append(nexts)
         situations = following
@@ -143,46 +159,67 @@ def _claims(model: CostModel, variants: list[_Variant], entry: Entry) -> np.ndar
 
 def _walk(
     space: Space, axis: int, variants: list[_Variant], limit: int
-) -> tuple[np.ndarray, list[AxisList]]:
-    """All columns that appends reach from the prefix of the axis, breadth first."""
+) -> tuple[np.ndarray, list[Entry], np.ndarray]:
+    """(table, last entry, parent): all columns that appends reach, breadth first."""
     start = np.array([WHOLE if v.fixed is None else v.fixed for v in variants], np.int8)
     for entry in space.root[axis]:
         claim = _claims(space.model, variants, entry)
         start = np.where(start == WHOLE, claim, start)
     entries = [a.entry for a in space.actions if a.axis == axis]
-    claims = [_claims(space.model, variants, e) for e in entries]
+    claims = np.array([_claims(space.model, variants, e) for e in entries], np.int8)
+    claims = claims.reshape(len(entries), len(start))  # [E, variants]
+    hashes = _Hashes(claims)
     groups = sorted({e.group for e in entries})
-    width = len(start)
-    seen = {start.tobytes()}
-    tables, lists = [start[None]], [space.root[axis]]
+    group_of = np.array([groups.index(e.group) for e in entries], np.int64)  # [E]
+    last = np.array([e.scope == UPDATES for e in entries], bool)  # [E] nothing may follow
     rows = start[None]  # [P, variants] the columns of one length of list
-    listed = np.array([[g in {e.group for e in space.root[axis]} for g in groups]])  # [P, groups]
-    late = np.zeros(1, bool)  # [P] ends with an entry for updates only: nothing may follow
-    heads = lists[:]
-    while len(rows):
-        kept: list[np.ndarray] = []
-        parents: list[int] = []
-        added: list[Entry] = []
-        for entry, claim in zip(entries, claims, strict=True):
-            able = np.flatnonzero(~late & ~listed[:, groups.index(entry.group)])
-            before = rows[able]
-            after = np.where(before == WHOLE, claim, before)
-            changed = np.flatnonzero((after != before).any(1))
-            text = after[changed].tobytes()
-            for n, at in enumerate(changed.tolist()):
-                key = text[n * width : (n + 1) * width]
-                if key not in seen:
-                    seen.add(key)
-                    kept.append(after[at])
-                    parents.append(int(able[at]))
-                    added.append(entry)
-            if len(seen) > limit:
-                raise TooLarge
-        heads = [(*heads[p], e) for p, e in zip(parents, added, strict=True)]
-        lists += heads
-        rows = np.stack(kept) if kept else np.empty((0, width), np.int8)
+    keys = np.zeros(1, np.uint64)  # [P]
+    listed = np.array([[g in {e.group for e in space.root[axis]} for g in groups]], bool)
+    late = np.zeros(1, bool)  # [P] ends with an entry for updates only
+    seen, tables, added, parents = keys, [rows], [np.zeros(1, int)], [np.array([START])]
+    first_row = 0  # the number of the first column of this length
+    while len(rows) and entries:
+        change = hashes.added(rows)  # [P, E] 0: changes nothing
+        able = (change != 0) & ~late[:, None] & ~listed[:, group_of]
+        e, p = np.nonzero(able.T)
+        after = keys[p] + change[p, e]
+        found, at = np.unique(after, return_index=True)
+        near = np.minimum(np.searchsorted(seen, found), len(seen) - 1)
+        new = np.sort(at[seen[near] != found])
+        e, p, keys = e[new], p[new], after[new]
+        if len(seen) + len(keys) > limit:
+            raise TooLarge
+        parents.append(p + first_row)
+        added.append(e)
+        first_row = len(seen)
+        seen = np.sort(np.concatenate([seen, keys]))
+        rows = np.where(rows[p] == WHOLE, claims[e], rows[p])
+        listed = listed[p]
+        listed[np.arange(len(e)), group_of[e]] = True
+        late = last[e]
         tables.append(rows)
-        listed = listed[parents] if parents else listed[:0]
-        listed[np.arange(len(added)), [groups.index(e.group) for e in added]] = True
-        late = np.array([e.scope == UPDATES for e in added], bool)
-    return np.asfortranarray(np.concatenate(tables)), lists
+    last_entry = [entries[i] for i in np.concatenate(added).tolist()] if entries else [NO_ENTRY]
+    return np.asfortranarray(np.concatenate(tables)), last_entry, np.concatenate(parents)
+
+
+class _Hashes:
+    """What an append adds to the key of a column: columns with equal keys are equal.
+
+    A key is the sum over variants of (factor * (atom + 1)), in floats that hold it exactly.
+    """
+
+    CHUNK = 8192
+
+    def __init__(self, claims: np.ndarray) -> None:
+        rng = np.random.default_rng(20260401)
+        factors = rng.integers(1, 1 << 22, (2, claims.shape[1])).astype(float)
+        self._weights = [((claims - WHOLE) * f).T for f in factors]  # [variants, E]
+
+    def added(self, rows: np.ndarray) -> np.ndarray:
+        """[P, E] what each entry adds to the key of each column; 0 if it changes nothing."""
+        out = []
+        for at in range(0, len(rows), self.CHUNK):
+            whole = (rows[at : at + self.CHUNK] == WHOLE).astype(float)
+            low, high = ((whole @ w).astype(np.uint64) for w in self._weights)
+            out.append(low * np.uint64(0x9E3779B97F4A7C15) + high)
+        return np.concatenate(out)

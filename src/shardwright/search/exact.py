@@ -64,9 +64,9 @@ class Certificate:
 class Limits:
     """How much a proof may do."""
 
-    columns: int = 40_000  # per axis
-    choices: int = 15_000  # op classes looked at
-    evaluations: int = 20_000
+    columns: int = 120_000  # per axis
+    choices: int = 40_000  # op classes looked at
+    evaluations: int = 8_000
     nodes: int = 4_000  # choices of columns for all axes but the last
 
 
@@ -104,7 +104,7 @@ class _Proof:
             self.columns = find_columns(self.space, self.limits.columns)
         except TooLarge:
             return self._certificate(self._relaxed() * self.scale, float("inf")), None
-        covered = float(np.prod([float(len(c.lists)) for c in self.columns]))
+        covered = float(np.prod([float(len(c)) for c in self.columns]))
         self.pricer = Pricer(self.model)
         self.blocks = find_blocks(find_terms(self.pricer), self.columns)
         try:
@@ -127,7 +127,7 @@ class _Proof:
                 if self.pricer.calls > MOST_CHOICES_RELAXED or self.budget.expired():
                     break
                 block.use(find_columns(self.space, MOST_COLUMNS_OF_BLOCK, block.layouts))
-                if np.prod([len(c.lists) for c in block.columns]) <= MOST_STATES_OF_BLOCK:
+                if np.prod([len(c) for c in block.columns]) <= MOST_STATES_OF_BLOCK:
                     bounds[i] = max(bounds[i], block.below(()).least)
             except TooLarge:
                 continue
@@ -140,7 +140,7 @@ class _Proof:
     def _first_axis(self) -> float:
         """Bounds every column of the first axis, block by block, then descends into the rest."""
         least = self._least_of_blocks()
-        count = len(self.columns[0].lists)
+        count = len(self.columns[0])
         bound = np.full(count, least.sum())
         alive = np.flatnonzero(self._may_fit((), np.arange(count)))
         self.floor = float(least.sum()) * self.scale
@@ -191,7 +191,7 @@ class _Proof:
             raise _Spent
         self._check()
         axis = len(chosen)
-        total = np.full(len(self.columns[axis].lists), np.inf)
+        total = np.full(len(self.columns[axis]), np.inf)
         rows, seconds = self._promising([b.below(b.rows(chosen)) for b in self.blocks])
         total[rows] = seconds
         rows = rows[self._may_fit(chosen, rows)]
@@ -238,7 +238,7 @@ class _Proof:
 
     def _finish(self, chosen: tuple[int, ...], rows: np.ndarray, total: np.ndarray) -> None:
         """Evaluates the states of the last axis, best bound first, until none can be better."""
-        head = tuple(c.lists[j] for c, j in zip(self.columns, chosen, strict=False))
+        head = tuple(c.list_of(j) for c, j in zip(self.columns, chosen, strict=False))
         for at in range(0, len(rows), BATCH):
             part = [j for j in rows[at : at + BATCH].tolist()
                     if total[j] * self.scale < self.incumbent * (1 - SAME)]  # fmt: skip
@@ -248,7 +248,7 @@ class _Proof:
             if self.objective.evaluations - self.first > self.limits.evaluations:
                 raise _Spent
             before = self.objective.best_s
-            self.objective([(*head, self.columns[-1].lists[j]) for j in part])
+            self.objective([(*head, self.columns[-1].list_of(j)) for j in part])
             if self.objective.best_s < before:
                 self.better = self.objective.best
 
