@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from shardwright.search.space import MAX_UPDATES, Action, Space
@@ -15,23 +17,33 @@ def drawn(weights: np.ndarray, actions: np.ndarray, rng: np.random.Generator) ->
     return rng.choice(actions, length, replace=False, p=weights / weights.sum()).tolist()
 
 
-def changed(space: Space, guide: State, rng: np.random.Generator) -> list[int]:
-    """The appends that lead to a known good state, with a few dropped, added or moved."""
-    order = [
-        i for axis, entries in enumerate(guide) for e in entries[len(space.root[axis]) :]
+def appends(space: Space, state: State) -> list[int]:
+    """The appends that lead to a state."""
+    return [
+        i for axis, entries in enumerate(state) for e in entries[len(space.root[axis]) :]
         if (i := space.number.get(Action(axis, e))) is not None
     ]  # fmt: skip
-    for _ in range(int(rng.geometric(0.6))):
-        change, at = int(rng.integers(4)), int(rng.integers(len(order) + 1))
-        if change == 0 or not order:
-            order.insert(at, int(rng.integers(len(space.actions))))
-        elif change == 1:
-            order.pop(at % len(order))
-        elif change == 2:
-            order[at % len(order)] = int(rng.integers(len(space.actions)))
-        else:
-            order.insert(at % len(order), order.pop(int(rng.integers(len(order)))))
-    return order
+
+
+def change(space: Space, order: list[int], rng: np.random.Generator) -> None:
+    """Drops, adds, replaces or moves one append."""
+    kind, at = int(rng.integers(4)), int(rng.integers(len(order) + 1))
+    if kind == 0 or not order:
+        order.insert(at, int(rng.integers(len(space.actions))))
+    elif kind == 1:
+        order.pop(at % len(order))
+    elif kind == 2:
+        order[at % len(order)] = int(rng.integers(len(space.actions)))
+    else:
+        order.insert(at % len(order), order.pop(int(rng.integers(len(order)))))
+
+
+def follow(space: Space, state: State, order: Sequence[int]) -> State:
+    """The state after those of these appends that are legal."""
+    for action in order:
+        if is_legal(space, state, action):
+            state = space.after(state, action)
+    return state
 
 
 def is_legal(space: Space, state: State, action: int) -> bool:

@@ -10,12 +10,12 @@ progressive widening looks at the best first.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import permutations
 
 import numpy as np
 
-from shardwright.search.completions import changed, drawn, is_legal
+from shardwright.search.completions import appends, change, drawn, follow
 from shardwright.search.objective import OVER_MEMORY_S, Budget, Objective
 from shardwright.search.space import Space
 from shardwright.spmd.decisions import UPDATES, State
@@ -25,18 +25,21 @@ EXPLORE = 0.6  # weight of the prior against what was found below an action
 GREED = 0.5  # how much of an action's worth is the best found below it; the rest is the mean
 WIDEN, WIDEN_POWER = 4.0, 0.5  # actions looked at: WIDEN * visits ** WIDEN_POWER
 ROLLOUTS = 4  # completions drawn in each simulation
-EARLY, GUIDED = 0.4, 4.0  # after this part of the budget, so many guided completions for each
+EARLY, GUIDED = 0.1, 16.0  # after this part of the budget, so many guided completions for each
 LATE = 3  # entries before the tree looks at updates
-FROM_ROOT = 0.7  # guided completions that leave the path as well
-ELITE, ELITE_BIAS = 16, 0.2  # kinds of good states that guide completions; how often the best
+FROM_ROOT = 0.9  # guided completions that leave the path as well
+ELITE, ELITE_BIAS = 8, 0.2  # kinds of good states that guide completions; how often the best
+LARGEST = 12  # layouts by which kinds are told apart
+MOST_CHANGES = 6  # of a guided completion, until it is one not seen before
 TEMPERATURE = 0.05  # of the prior, in units of log seconds
 
 
 class Tree:
     """The tree as arrays; action A - 1 is STOP."""
 
-    def __init__(self, actions: int) -> None:
+    def __init__(self, actions: int, kind_of: Callable[[State], object]) -> None:
         self.stop = actions
+        self.kind_of = kind_of
         self.states: list[State] = []
         self.node_of: dict[bytes, int] = {}
         size, width = 64, actions + 1
@@ -47,12 +50,12 @@ class Tree:
         self.prior = np.zeros((size, width))  # [N, A] 0: not legal
         self.score = np.full(size, np.inf)  # [N] own score
         self.expanded = np.zeros(size, bool)  # [N]
-        self.elite: dict[tuple[int, ...], tuple[float, State]] = {}  # best of each kind
+        self.elite: dict[object, tuple[float, State]] = {}  # best of each kind
 
     def remember(self, found: Iterable[tuple[float, State]]) -> None:
-        """Keeps the best state of each kind: states that begin with the same groups."""
+        """Keeps the best state of each kind."""
         for score, state in found:
-            kind = tuple(sorted(e[0].group if e else -1 for e in state))
+            kind = self.kind_of(state)
             if kind not in self.elite or score < self.elite[kind][0]:
                 self.elite[kind] = (score, state)
 
@@ -91,7 +94,7 @@ def mcts(
     search; the objective keeps the best so far.
     """
     rng = np.random.default_rng(seed)
-    tree = Tree(len(space.actions))
+    tree = Tree(len(space.actions), _kinds(space, objective))
     scale = _Scale(float(space.model.cost(space.root).step_s))
     first, limit = objective.evaluations, objective.evaluations + budget.evaluations
     root = tree.add(space.root, space.keys([space.root])[0], scale(objective([space.root]))[0])
@@ -133,6 +136,23 @@ def mirrors(space: Space, state: State | None) -> list[State]:
             if space.contains(tuple(swapped)):
                 out.append(tuple(swapped))
     return out
+
+
+def _kinds(space: Space, objective: Objective) -> Callable[[State], object]:
+    """Tells what kind a state is: how it places the layouts with the most bytes in all.
+
+    Good states of one kind differ in small things; other kinds are worth keeping beside them.
+    """
+    layouts = space.model.layouts
+    held = np.bincount(layouts.of_value, minlength=len(layouts.table)).astype(float)
+    held *= [layout.local_bytes((), ()) for layout in layouts.table]
+    largest = np.argsort(-held, kind="stable")[:LARGEST]
+
+    def kind(state: State) -> object:
+        placed = np.frombuffer(objective.key(state), np.int8).reshape(-1, len(state))
+        return tuple(sorted(column.tobytes() for column in placed[largest].T))
+
+    return kind
 
 
 class _Scale:
@@ -249,21 +269,19 @@ def rollout(
     actions = np.flatnonzero(tree.prior[node][: tree.stop] > 0)
     found = float(tree.score[tree.child[node, actions]].min(initial=tree.score[node]))
     ends: list[State] = []
-    random: set[State] = set()
-    for n in range(ROLLOUTS + int(ROLLOUTS * guided)):
-        state = tree.states[node]
-        if n >= ROLLOUTS and tree.elite:
-            if rng.random() < FROM_ROOT:
-                state = space.root
-            wanted = changed(space, tree.guide(rng), rng)
-        else:
-            wanted = drawn(tree.prior[node][actions] + 0.02, actions, rng)
-        for action in wanted:
-            if is_legal(space, state, action):
-                state = space.after(state, action)
-        ends.append(state)
-        if n < ROLLOUTS:
-            random.add(state)
+    for _ in range(ROLLOUTS):
+        wanted = drawn(tree.prior[node][actions] + 0.02, actions, rng)
+        ends.append(follow(space, tree.states[node], wanted))
+    random = set(ends)
+    for _ in range(int(ROLLOUTS * guided) if tree.elite else 0):
+        start = space.root if rng.random() < FROM_ROOT else tree.states[node]
+        wanted = appends(space, tree.guide(rng))
+        for _ in range(MOST_CHANGES):
+            change(space, wanted, rng)
+            end = follow(space, start, wanted)
+            if not objective.knows(end):
+                break
+        ends.append(end)
     fresh = [e for e in dict.fromkeys(ends) if not objective.knows(e)]
     if not fresh:
         return found

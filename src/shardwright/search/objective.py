@@ -54,6 +54,7 @@ class Objective:
         self.best_s = float("inf")
         self.smallest: tuple[float, State] | None = None  # the smallest peak seen
         self._by_state: dict[State, float] = {}
+        self._key_of: dict[State, bytes] = {}
         self._by_key: dict[bytes, float] = {}  # by placements: many lists mean the same
         self._progress, self._start = progress, time.monotonic()
 
@@ -66,6 +67,10 @@ class Objective:
 
     def knows(self, state: State) -> bool:
         return state in self._by_state
+
+    def key(self, state: State) -> bytes:
+        """The placements of an evaluated state; states with equal keys cost the same."""
+        return self._key_of[state]
 
     def penalised(self, step_s: np.ndarray, peak_bytes: np.ndarray) -> np.ndarray:
         """The objective of these costs."""
@@ -84,6 +89,7 @@ class Objective:
         if first:
             self._work_out(first)
         self._by_state.update((s, self._by_key[k]) for k, s in zip(keys, given, strict=True))
+        self._key_of.update(zip(given, keys, strict=True))
         self.report()
 
     def _work_out(self, first: dict[bytes, State]) -> None:
