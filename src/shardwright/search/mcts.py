@@ -28,9 +28,9 @@ ROLLOUTS = 4  # completions drawn in each simulation
 EARLY, GUIDED = 0.1, 16.0  # after this part of the budget, so many guided completions for each
 LATE = 3  # entries before the tree looks at updates
 FROM_ROOT = 0.9  # guided completions that leave the path as well
-ELITE, ELITE_BIAS = 8, 0.2  # kinds of good states that guide completions; how often the best
+ELITE, ELITE_BIAS = 12, 0.15  # kinds of good states that guide completions; how often the best
 LARGEST = 12  # layouts by which kinds are told apart
-MOST_CHANGES = 6  # of a guided completion, until it is one not seen before
+MOST_CHANGES = 20  # of a guided completion, until it is one not seen before
 TEMPERATURE = 0.05  # of the prior, in units of log seconds
 
 
