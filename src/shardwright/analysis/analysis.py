@@ -15,7 +15,7 @@ from shardwright.analysis.groups import group_colors, group_sets
 from shardwright.analysis.labels import patterns, short_label, starred, unique_labels
 from shardwright.analysis.names import batch_ops, name_nodes
 from shardwright.errors import ShardwrightError
-from shardwright.program.types import Program
+from shardwright.program.types import LITERAL, Program
 from shardwright.rules.rule import REPLICATE
 
 # A color whose values hold less than this part of the bytes that the largest color can split
@@ -102,7 +102,7 @@ def analyze_program(
 ) -> Analysis:
     """The analysis of a program; `labels` maps a user's label to an argument dim pattern.
 
-    Given the sizes of the mesh axes, groups that none of them divides are set aside too.
+    Given the sizes of the mesh axes, groups that none of them can split are set aside too.
     """
     batches = batch_ops(program)
     colors = find_colors(program, name_nodes(program, batches))
@@ -110,18 +110,29 @@ def analyze_program(
     conflicts = find_conflicts(colors)
     sets = pair_conflicts(program, colors, conflicts)
     set_group = group_sets(program, sets, color_group)
-    groups = [
-        replace(g, set_aside="indivisible")
-        if g.set_aside is None and axis_sizes and not _divides(axis_sizes, g.sizes)
-        else g
-        for g in _describe(program, colors, color_group, sets, set_group, labels or {})
-    ]
+    groups = _describe(program, colors, color_group, sets, set_group, labels or {})
+    if axis_sizes:
+        inner = _inner_groups(program, colors, color_group)
+        groups = [
+            replace(g, set_aside="indivisible")
+            if g.set_aside is None and not _may_split(axis_sizes, g.sizes, g.index in inner)
+            else g
+            for g in groups
+        ]
     return Analysis(program, colors, color_group, conflicts, sets, set_group, groups)
 
 
-def _divides(axis_sizes: Sequence[int], sizes: Sequence[int]) -> bool:
-    """Whether some axis splits some dim evenly."""
-    return any(n > 1 and size % n == 0 for n in axis_sizes for size in sizes)
+def _may_split(axis_sizes: Sequence[int], sizes: Sequence[int], inner: bool) -> bool:
+    """Whether some axis divides some dim; inside a program parts may be uneven."""
+    return any(1 < n <= size and (inner or size % n == 0) for n in axis_sizes for size in sizes)
+
+
+def _inner_groups(program: Program, colors: Colors, color_group: np.ndarray) -> set[int]:
+    """Groups of values that are neither arguments nor results."""
+    border = np.zeros(len(program.values), bool)
+    border[[v for v in (*program.inputs, *program.consts, *program.outputs) if v != LITERAL]] = True
+    inside = ~border[colors.values.owner]
+    return set(color_group[colors.values.color[inside]].tolist())
 
 
 def _describe(

@@ -200,7 +200,7 @@ def _claim(
     def able(j: int, n: int) -> bool:
         """Whether atom j divides, and everything on its major side is split to the end."""
         whole = (left[k] == 1 for k in range(j) if layout.atoms[k].dim == layout.atoms[j].dim)
-        return left[j] % n == 0 and left[j] >= n and all(whole)
+        return layout.can_split(j, left[j], n) and all(whole)
 
     for entries, chosen, n in zip(state, bits, axis_sizes, strict=True):
         taken = WHOLE
@@ -212,7 +212,7 @@ def _claim(
             ]
             if candidates:  # of two dims of one group the resolution picks, then the first
                 taken = min(candidates, key=lambda j: _against(layout.atoms[j], chosen))
-                left[taken] //= n
+                left[taken] = -(-left[taken] // n)
                 break
         out.append(taken)
     return tuple(out)

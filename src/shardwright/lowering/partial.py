@@ -7,6 +7,7 @@ sums are written out: split the contracted dims, compute a batch of partial resu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,20 +18,26 @@ import jax.numpy as jnp
 def split_dims(
     array: Any, sizes: Sequence[int], dims: Sequence[int | None], pin: Callable[[Any], Any]
 ) -> Any:
-    """The array with one leading dim of size n for each dim that an axis of size n splits."""
+    """The array with one leading dim of size n for each dim that an axis of size n splits.
+
+    A dim that does not divide is padded with zeros: they add nothing to the sums.
+    """
     if all(d is None for d in dims):
         return array
     shape: list[int] = []
     front: list[int] = []  # positions of the new dims, in the order of the axes
     kept: list[int] = []
+    padding: list[tuple[int, int]] = []
     for d, size in enumerate(array.shape):
-        for n, dim in zip(sizes, dims, strict=True):
-            if dim == d:
-                front.append(len(shape))
-                shape.append(n)
-                size //= n
+        parts = [n for n, dim in zip(sizes, dims, strict=True) if dim == d]
+        local = -(-size // math.prod(parts))
+        padding.append((0, local * math.prod(parts) - size))
+        front += range(len(shape), len(shape) + len(parts))
+        shape += parts
         kept.append(len(shape))
-        shape.append(size)
+        shape.append(local)
+    if any(extra for _, extra in padding):
+        array = jnp.pad(array, padding)
     order = _axis_order(dims)
     return pin(jnp.transpose(array.reshape(shape), [*(front[i] for i in order), *kept]))
 

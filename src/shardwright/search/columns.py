@@ -127,10 +127,10 @@ def _able(layout: Layout, earlier: Earlier, sizes: tuple[int, ...]) -> tuple[boo
     left = [a.size for a in layout.atoms]
     for axis, atom in enumerate(earlier):
         if atom != WHOLE:
-            left[atom] //= sizes[axis]
+            left[atom] = -(-left[atom] // sizes[axis])
     n = sizes[len(earlier)]
     return tuple(
-        left[j] % n == 0 and left[j] >= n
+        layout.can_split(j, left[j], n)
         and not any(left[k] > 1 and layout.atoms[k].dim == a.dim for k in range(j))
         for j, a in enumerate(layout.atoms)
     )  # fmt: skip

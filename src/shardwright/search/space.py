@@ -130,9 +130,9 @@ def symmetric_axes(model: CostModel) -> list[tuple[int, ...]]:
 
 def _divisible(model: CostModel, group: int, size: int) -> bool:
     return any(
-        atom.group == group and atom.size % size == 0
+        atom.group == group and layout.can_split(j, atom.size, size)
         for layout in model.layouts.table
-        for atom in layout.atoms
+        for j, atom in enumerate(layout.atoms)
     )
 
 

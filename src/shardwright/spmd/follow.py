@@ -192,7 +192,7 @@ def _possible(op: OpClass, claims: Sequence[int], axis_sizes: Sequence[int]) -> 
     left = list(op.sizes)
     for n, c in zip(axis_sizes, claims, strict=True):
         if c != WHOLE:
-            if left[c] < n:
+            if left[c] < n or (left[c] % n and not op.pads[c]):
                 return False
             left[c] = -(-left[c] // n)
     claimed = set(claims)

@@ -46,6 +46,15 @@ class Layout(NamedTuple):
     pinned: Placement | None = None  # stored like this whatever the lists say
     made_up: bool = False  # of numbers in the program alone: any device can make any part of it
 
+    def pads(self, atom: int) -> bool:
+        """Whether an axis may split the atom unevenly: inside a program, a dim of its own."""
+        dim = self.atoms[atom].dim
+        return not self.border and sum(a.dim == dim for a in self.atoms) == 1
+
+    def can_split(self, atom: int, left: int, n: int) -> bool:
+        """Whether n devices can share what is `left` of an atom."""
+        return left >= n and (left % n == 0 or self.pads(atom))
+
     def local_bytes(self, placement: Placement, axis_sizes: Sequence[int]) -> int:
         """Bytes of one device's part."""
         sizes = [a.size for a in self.atoms]
@@ -82,10 +91,12 @@ class Layouts:
         self._side = np.zeros((count, width), np.int32)
         self._left = np.zeros((count, width, width), bool)  # [S, J, K] K is left of J in its dim
         self._base = np.ones(count, np.float64)
+        self._pads = np.zeros((count, width), bool)
         for s, layout in enumerate(self.table):
             self._base[s] = layout.itemsize * layout.units
             for j, a in enumerate(layout.atoms):
                 self._group[s, j], self._size[s, j] = a.group, a.size
+                self._pads[s, j] = layout.pads(j)
                 if a.bit >= 0:
                     self._bit[s, j], self._side[s, j] = a.bit, a.side
                 for k in range(j):
@@ -94,7 +105,7 @@ class Layouts:
         self._compound = bool(self._left.any())
         self._conflicted = np.nonzero(self._bit < self.bits.count)  # atoms that a bit decides
         self._able = [
-            (self._size % n == 0) & (self._size >= n) for n in self.axis_sizes
+            ((self._size % n == 0) | self._pads) & (self._size >= n) for n in self.axis_sizes
         ]  # [A][S, J] while nothing else splits the atom
 
     def place(self, states: Sequence[State]) -> tuple[np.ndarray, np.ndarray]:
@@ -122,7 +133,7 @@ class Layouts:
                 b, s = np.nonzero(taken != WHOLE)
                 j = taken[b, s]
                 rest = left_over[b, s, j]
-                stuck = (rest % n != 0) | (rest < n)
+                stuck = ((rest % n != 0) & ~self._pads[s, j]) | (rest < n)
                 rank[b[stuck], s[stuck], j[stuck]] = _NEVER
             if self._compound:  # only a prefix of a compound dim can be split
                 rank[((left_over > 1)[:, :, None, :] & self._left).any(-1)] = _NEVER
@@ -130,7 +141,7 @@ class Layouts:
             b, s = np.nonzero(np.take_along_axis(rank, best[:, :, None], 2)[:, :, 0] < _NEVER)
             j = best[b, s]
             chosen[b, s, a] = j
-            left_over[b, s, j] //= n
+            left_over[b, s, j] = -(-left_over[b, s, j] // n)
         return chosen, left_over.prod(2) * self._base
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -96,6 +97,7 @@ def _swap(
         size = layout.local_bytes(at, axis_sizes)
         minor = _minor(layout, at, together, to)
         at = _put(at, together, to)
+        size = max(size, layout.local_bytes(at, axis_sizes))  # padding travels too
         moves.append(Move(ALL_TO_ALL, tuple(together), size, at))
         if minor:
             moves.append(Move(PERMUTE, tuple(sorted({*together, *minor})), size, at))
@@ -112,8 +114,10 @@ def _gather(
         dims.setdefault(layout.atoms[at[a]].dim, []).append(a)
     moves: list[Move] = []
     for together in dims.values():
+        parts = math.prod(axis_sizes[a] for a in together)
+        size = layout.local_bytes(at, axis_sizes) * parts  # the padding of uneven parts included
         at = _put(at, together, WHOLE)
-        moves.append(Move(ALL_GATHER, tuple(together), layout.local_bytes(at, axis_sizes), at))
+        moves.append(Move(ALL_GATHER, tuple(together), size, at))
     return moves
 
 
@@ -157,6 +161,17 @@ def _splits(layout: Layout, placement: Placement, axis_sizes: Sequence[int]) -> 
     )
 
 
+def _evenly(layout: Layout, placement: Placement, axis_sizes: Sequence[int]) -> bool:
+    """Whether all parts are of one size: only such a sum can be scattered in one collective."""
+    left = [a.size for a in layout.atoms]
+    for axis, atom in enumerate(placement):
+        if atom != WHOLE:
+            if left[atom] % axis_sizes[axis]:
+                return False
+            left[atom] //= axis_sizes[axis]
+    return True
+
+
 def _stuck(layout: Layout, at: Placement, leaving: Sequence[int]) -> set[int]:
     """Axes that must be gathered because an axis on their major side leaves the same dim."""
     out: set[int] = set()
@@ -186,7 +201,9 @@ def reduction(
     if all(stored[a] != WHOLE for a in last):
         split = _slice(layout, produced, last, stored, axis_sizes)
         scattered = split[-1].after
-        if scattered == stored or _splits(layout, scattered, axis_sizes):
+        if _evenly(layout, scattered, axis_sizes) and (
+            scattered == stored or _splits(layout, scattered, axis_sizes)
+        ):
             moves += [Move(REDUCE_SCATTER, last, size, scattered), *split[1:]]
             return [*moves, *reshard(layout, scattered, stored, axis_sizes)]
     moves.append(Move(ALL_REDUCE, last, size, produced))

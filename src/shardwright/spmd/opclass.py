@@ -8,7 +8,7 @@ import numpy as np
 
 from shardwright.analysis.analysis import Analysis
 from shardwright.program.types import LITERAL, Op, Program
-from shardwright.rules.rule import REPLICATE, Rule
+from shardwright.rules.rule import NOTHING, PERMUTE, REPLICATE, Rule
 from shardwright.spmd.layout import Layout, Layouts, Placement
 
 
@@ -29,8 +29,8 @@ class OpClass:
     """One class: the rule refined to atoms, and the layouts it works on."""
 
     __slots__ = (
-        "example", "in_results", "index", "key_layouts", "kinds", "operands", "results", "rule",
-        "sizes", "slots", "splittable", "ways",
+        "example", "in_results", "index", "key_layouts", "kinds", "operands", "pads", "results",
+        "rule", "sizes", "slots", "splittable", "ways",
     )  # fmt: skip
 
     def __init__(
@@ -43,6 +43,15 @@ class OpClass:
         self.sizes = sizes  # [op atoms]
         self.kinds = kinds  # [op atoms] factor kinds
         self.splittable = splittable  # [op atoms]
+        # [op atoms] whether an axis may split it unevenly: compilers pad dots, sums and what is
+        # computed element by element, not what works along a dim (sorts, factorisations).
+        along = rule.unit != NOTHING and REPLICATE in rule.kinds
+        self.pads = tuple(
+            kind not in (PERMUTE, REPLICATE)
+            and not along
+            and not any(_shares_dim(slot, k) for slot in (*operands, *results))
+            for k, kind in enumerate(kinds)
+        )
         self.operands = operands  # literals left out
         self.results = results
         self.slots = operands + results
@@ -50,6 +59,12 @@ class OpClass:
         self.key_layouts = tuple(slot.layout_index for slot in self.slots)
         self.example = example  # an op of this class
         self.ways: dict[Placement, Any] = {}  # claims -> way to compute it, as they occur
+
+
+def _shares_dim(slot: Slot, op_atom: int) -> bool:
+    """Whether an atom is only a part of a dim of this slot."""
+    dims = [a.dim for a in slot.layout.atoms]
+    return any(k == op_atom and dims.count(d) > 1 for k, d in zip(slot.to_op, dims, strict=True))
 
 
 class OpClasses(NamedTuple):
