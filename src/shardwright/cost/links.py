@@ -5,7 +5,8 @@ S_i = D_0 ... D_(i-1) share a unit below it, w_i = bytes/s one device sends at l
 the larger side on one device:
 
     all-gather, reduce-scatter   x  max_i (D_i - 1) / (D_i S_i w_i)
-    all-reduce                   twice that: a reduce-scatter, then an all-gather
+    all-reduce                   twice that: a reduce-scatter, then an all-gather; or, for a few
+                                 bytes, in one shot: all gather all n parts and add them up
     all-to-all                   x  max_i of  what leaves a unit of level i, (n - S_i) / n / w_i
                                  (inside a node only what stays in it: (D_0 - 1) / n / w_0;
                                  on a ring of q: x / n D_0  floor(q^2 / 4) / q / w, its bisection)
@@ -107,7 +108,11 @@ class Network:
             curve = self.curve(kind, axes)
         if bytes <= 0:
             return 0.0
-        return curve[0] + curve[1] * bytes + curve[2] * math.sqrt(bytes)
+        seconds = curve[0] + curve[1] * bytes + curve[2] * math.sqrt(bytes)
+        if kind == "all-reduce":
+            members = math.prod(self.mesh.shape[a] for a in axes)
+            return min(seconds, self.seconds("all-gather", axes, members * bytes))
+        return seconds
 
     def curve(self, kind: str, axes: Iterable[str]) -> Curve:
         """The three numbers behind `seconds`, computed once per kind and axes."""
