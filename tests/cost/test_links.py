@@ -283,9 +283,7 @@ def test_more_bytes_are_never_faster(
 
 @settings(max_examples=100, deadline=None)
 @given(NETWORKS, BYTES)
-def test_all_reduce_is_two_halves_or_one_shot(
-    network: Network, bytes: float
-) -> None:
+def test_all_reduce_is_two_halves_or_one_shot(network: Network, bytes: float) -> None:
     for axes in itertools.chain([network.mesh.names], [(name,) for name in network.mesh.names]):
         parts = network.seconds("reduce-scatter", axes, bytes)
         parts += network.seconds("all-gather", axes, bytes)
