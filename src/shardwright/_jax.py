@@ -54,6 +54,13 @@ def trace(jitted: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
     return jitted.trace(*args, **kwargs)  # type: ignore[attr-defined]
 
 
+def mesh_around() -> Any:
+    """The mesh that the user has set around this call, its axes automatic; without axes if none."""
+    mesh = jax.sharding.get_abstract_mesh()
+    automatic = (jax.sharding.AxisType.Auto,) * len(mesh.axis_names)
+    return jax.sharding.AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types=automatic)
+
+
 def is_jitted(fn: Any) -> bool:
     """Whether a callable came out of jax.jit."""
     return hasattr(fn, "trace") and hasattr(fn, "lower") and isinstance(fn, jax.stages.Wrapped)
@@ -215,9 +222,11 @@ def bind(eqn: Any, args: list[Any], **changes: Any) -> list[Any]:
     """Evaluates an equation on these arguments, with some of its parameters replaced."""
     params = eqn.primitive.get_bind_params({**eqn.params, **changes})
     stack = source_info_util.current_name_stack() + eqn.source_info.name_stack
+    around = jax.sharding.get_abstract_mesh()
     with (
         source_info_util.user_context(eqn.source_info.traceback, name_stack=stack),
         eqn.ctx.manager,
+        jax.sharding.use_abstract_mesh(around),
     ):
         out = eqn.primitive.bind(*args, **params)
     return list(out) if eqn.primitive.multiple_results else [out]

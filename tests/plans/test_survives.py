@@ -188,6 +188,16 @@ def test_bodies(fn: Callable[..., Any]) -> None:
             close(g, w)
 
 
+def test_a_learned_scalar() -> None:
+    """JAX writes the gradient of a scalar with other ops under a mesh than without one."""
+
+    def step(temperature: jax.Array, x: jax.Array) -> jax.Array:
+        return jax.grad(lambda t: jnp.sum((jnp.exp(t) * x) ** 2))(temperature)
+
+    p = plan(step, jnp.float32(0.5), X, tactics=[sw.Pin("x", 0, "data")])
+    close(p.jit(step)(jnp.float32(0.5), X), step(jnp.float32(0.5), X))
+
+
 @pytest.mark.parametrize("fn", [with_scan, with_remat, with_cond])
 def test_constraints_are_inside_bodies(fn: Callable[..., Any]) -> None:
     """The body of a loop, a branch or a recomputed block holds placements of its own."""

@@ -57,7 +57,11 @@ def trace(
 
 
 def trace_jaxpr(fn: Callable[..., Any], signature: Signature, leaves: list[Any]) -> Any:
-    """The closed jaxpr of the flat function; errors in the user's code name the user's line."""
+    """The closed jaxpr of the flat function; errors in the user's code name the user's line.
+
+    The mesh around the function is always the signature's: JAX writes some ops or leaves them out
+    depending on it, and the ops must be the same when the plan is made and when it is run.
+    """
 
     def flat(*arrays: Any) -> list[Any]:
         args, kwargs = signature.call(arrays)
@@ -65,7 +69,8 @@ def trace_jaxpr(fn: Callable[..., Any], signature: Signature, leaves: list[Any])
 
     flat.__name__ = signature.name
     try:
-        return _jax.trace(jax.jit(flat), tuple(leaves), {}).jaxpr
+        with jax.sharding.use_abstract_mesh(signature.mesh):
+            return _jax.trace(jax.jit(flat), tuple(leaves), {}).jaxpr
     except ShardwrightError:
         raise
     except Exception as error:  # the user's function may raise anything
