@@ -12,6 +12,7 @@ from shardwright.lowering.steps import Spec, border_specs
 from shardwright.mesh import Mesh
 from shardwright.program.fingerprint import argument_types, fingerprint, result_types
 from shardwright.program.types import Program
+from shardwright.search.roles import group_roles
 from shardwright.spmd.decisions import State
 from shardwright.spmd.ir import Collective
 
@@ -24,6 +25,7 @@ def build_record(
     """The plan as plain data."""
     program, analysis = model.analysis.program, model.analysis
     (inputs, outputs), cost = border_specs(model, state), model.cost(state)
+    roles = group_roles(analysis)
     paths = [program.values[v].path or "" for v in program.inputs]
     record = {
         "version": VERSION,
@@ -50,9 +52,10 @@ def build_record(
         "memory": _memory(peak_breakdown(model, state), model),
         "groups": [
             {
-                "label": g.label, "sizes": list(g.sizes[:4]), "dims": list(g.dims[:12]),
-                "colors": len(g.colors), "argument_bytes": g.argument_bytes,
-                "activation_bytes": g.activation_bytes, "bits": len(g.conflict_sets),
+                "label": g.label, "role": roles[g.index], "sizes": list(g.sizes[:4]),
+                "dims": list(g.dims[:12]), "colors": len(g.colors),
+                "argument_bytes": g.argument_bytes, "activation_bytes": g.activation_bytes,
+                "bits": len(g.conflict_sets),
             }
             for g in analysis.groups
         ],
