@@ -24,9 +24,8 @@ from shardwright.program.types import format_type
 KEPT_CALLS = ("custom_jvp_call", "custom_vjp_call", "custom_vmap_call", *REMATS)
 
 
-# Ops of one operand that a compiler gathers although every part can be computed where it is: their
-# operand is split exactly as their results are.
-STUBBORN = ("top_k",)
+# Ops whose operands a compiler gathers although every part can be computed where it is.
+STUBBORN = ("fft", "top_k", "triangular_solve")
 
 
 class Slot(NamedTuple):
@@ -194,10 +193,10 @@ class _Walk:
 
     def in_parts(self, eqn: Any, args: list[Any], step: Step) -> list[Any]:
         """A stubborn op computed on each device's part, by hand."""
-        specs = [partition_spec(way[0]) for way in step.makes]
         mapped = jax.shard_map(
-            lambda *xs: tuple(_jax.bind(eqn, list(xs))),
-            mesh=self.mesh, in_specs=(specs[0],), out_specs=tuple(specs),
+            lambda *xs: tuple(_jax.bind(eqn, list(xs))), mesh=self.mesh, check_vma=False,
+            in_specs=tuple(partition_spec(spec) for spec in step.reads),
+            out_specs=tuple(partition_spec(way[0]) for way in step.makes),
         )  # fmt: skip
         return list(mapped(*args))
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from shardwright.analysis.analysis import Analysis
 from shardwright.errors import ShardwrightError
+from shardwright.program.tracing import CARRIES
 from shardwright.program.types import LITERAL, NO_OP, Program
 from shardwright.rules.rule import MATRIX
 from shardwright.spmd.decisions import UPDATES, State
@@ -246,9 +247,11 @@ def find_updates(program: Program) -> list[bool]:
     A result that takes the place of a donated input is stored as that input is.
     """
     feeds = [False] * (len(program.values) + 1)  # the last entry stands for literals
-    for _ in range(2):  # the second round carries through loops
+    before = -1
+    while before != (before := sum(feeds)):  # every round carries through one more loop
         for op in reversed(program.ops):
-            if op.rule.unit == MATRIX or any(feeds[v] for v in op.results):
+            comes_round = op.name in CARRIES and any(feeds[v] for v in op.operands)
+            if op.rule.unit == MATRIX or comes_round or any(feeds[v] for v in op.results):
                 for v in op.operands:
                     feeds[v] = True
         feeds[LITERAL] = False
