@@ -266,6 +266,7 @@ def jit_donated_names(fn: Any) -> tuple[str, ...]:
     return tuple(getattr(getattr(fn, "_jit_info", None), "donate_argnames", None) or ())
 
 
-def bare(array: Any) -> Any:
-    """The shape, dtype and weakness of an array, without where it is."""
-    return _struct(jax.typeof(array))
+def bare(array: Any, weak: bool) -> Any:
+    """The shape and dtype of an array, without where it is."""
+    aval = jax.typeof(array)
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=weak)

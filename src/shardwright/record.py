@@ -33,6 +33,7 @@ def build_record(
         "fingerprint": fingerprint(program),
         "ops": len(program.ops),
         "arguments": argument_types(program),
+        "numbers": [p for p, weak in zip(paths, program.signature.weak, strict=True) if weak],
         "results": result_types(program),
         "mesh": model.mesh.to_dict(),
         "device": model.device.to_dict(),

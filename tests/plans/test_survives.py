@@ -360,6 +360,53 @@ def test_python_numbers() -> None:
     close(p.jit(f)(X, 5.0, 1), X * 5 + 1)
 
 
+def test_a_python_number_is_not_an_array() -> None:
+    """What it meets keeps its dtype: the computation may be another one than with an array."""
+
+    def f(x: jax.Array, rate: Any) -> jax.Array:
+        return x.astype(jnp.bfloat16) * rate
+
+    p = plan(f, X, 0.5)
+    assert p.verify(run=True)
+    assert p.jit(f)(X, 0.25).dtype == jnp.bfloat16
+    with pytest.raises(sw.ShardwrightError, match="rate: was a Python number, is an array"):
+        p.jit(f)(X, jnp.float32(0.25))
+    g = sw.jit(f, mesh=MESH, device=DEVICES["balanced"], seconds=0.2)
+    assert [g(X, r).dtype for r in (0.5, np.float32(0.5))] == [jnp.bfloat16, jnp.float32]
+
+
+# Parts of an op that a compiler would gather ----------------------------------------------------
+
+PARTS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+    "fft": (jnp.fft.fft2, (jnp.ones((8, 16, 16)),)),
+    "columns": (
+        lambda a, b: jax.lax.linalg.triangular_solve(a, b, left_side=True, lower=True),
+        (jnp.tril(jnp.ones((8, 8))), jnp.ones((8, 16))),
+    ),
+    "top_k": (lambda x: jax.lax.top_k(x, 3)[0], (jnp.ones((16, 8)),)),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_parts_stay_on_their_devices(name: str) -> None:
+    fn, args = PARTS[name]
+    p = plan(fn, *args)
+    assert any(any(spec) for spec in p.specs().values())
+    found = p.verify(run=True)
+    assert found and not found.compiled_bytes
+    close(jax.grad(lambda *a: jnp.abs(p.jit(fn)(*a)).sum())(*args),
+          jax.grad(lambda *a: jnp.abs(fn(*a)).sum())(*args))  # fmt: skip
+
+
+def test_a_carry_is_not_gathered_in_secret() -> None:
+    """What comes round in a loop is stored as the next trip reads it."""
+
+    def newton_schulz(g: jax.Array) -> jax.Array:
+        return jax.lax.fori_loop(0, 5, lambda i, x: 1.5 * x - 0.5 * x @ (x.T @ x), g)
+
+    assert plan(newton_schulz, jnp.eye(32) / 2).verify()
+
+
 # Shardings --------------------------------------------------------------------------------------
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -108,7 +108,8 @@ class PlannedFunction:
     def trace(self, *args: Any, **kwargs: Any) -> Any:
         """As jax.jit(fn).trace; only the types of the arguments matter, not where they are."""
         signature, steps = self._prepare(args, kwargs)
-        args, kwargs = signature.call([_jax.bare(x) for x in signature.leaves(args, kwargs)])
+        leaves = zip(signature.leaves(args, kwargs), signature.weak, strict=True)
+        args, kwargs = signature.call([_jax.bare(x, weak) for x, weak in leaves])
         with _automatic(self.mesh):
             return tree_jit(self.fn, signature, steps, self.mesh).trace(*args, **kwargs)
 
@@ -121,16 +122,11 @@ class PlannedFunction:
         return jax.eval_shape(self.fn, *args, **kwargs)
 
 
-def _retrace(fn: Callable[..., Any], signature: Signature, arrays: Sequence[Any]) -> Any:
-    """The function's jaxpr on bare shapes: JAX traces arrays that are on a mesh differently."""
-    return trace_jaxpr(fn, signature, [_jax.bare(a) for a in arrays])
-
-
 def flat_jit(fn: Callable[..., Any], signature: Signature, steps: Steps, mesh: Any) -> Any:
     """The planned function on flat lists of arrays."""
 
     def flat(*arrays: Any) -> list[Any]:
-        return apply_steps(_retrace(fn, signature, arrays), steps, mesh, arrays)
+        return apply_steps(trace_jaxpr(fn, signature, arrays), steps, mesh, arrays)
 
     flat.__name__ = signature.name
     return jax.jit(
@@ -146,7 +142,7 @@ def tree_jit(fn: Callable[..., Any], signature: Signature, steps: Steps, mesh: A
 
     def planned(*args: Any, **kwargs: Any) -> Any:
         leaves = signature.leaves(args, kwargs)
-        arrays = apply_steps(_retrace(fn, signature, leaves), steps, mesh, leaves)
+        arrays = apply_steps(trace_jaxpr(fn, signature, leaves), steps, mesh, leaves)
         return signature.output.build(arrays)
 
     planned.__name__ = signature.name

@@ -26,6 +26,7 @@ class Signature:
 
     name: str
     paths: tuple[str, ...]  # of the array leaves
+    weak: tuple[bool, ...]  # leaves that take the dtype of what they meet: Python numbers
     donated: tuple[bool, ...]
     tree: Any  # of (args, kwargs)
     is_input: tuple[bool, ...]  # per leaf of `tree`: array, or closed over
@@ -47,7 +48,8 @@ class Signature:
         mine = [_unwrap(x) for x in self.static]
         if any(a is not b and a != b for a, b in zip(rest, mine, strict=True)):
             return None
-        return [leaf for leaf, used in zip(flat, self.is_input, strict=True) if used]
+        leaves = [leaf for leaf, used in zip(flat, self.is_input, strict=True) if used]
+        return leaves if tuple(map(_is_weak, leaves)) == self.weak else None
 
     @property
     def has_static_leaves(self) -> bool:
@@ -122,6 +124,10 @@ def is_array(leaf: Any) -> bool:
     if isinstance(leaf, bool | int | float | complex | np.generic):
         return True
     return hasattr(leaf, "shape") and hasattr(leaf, "dtype") and not callable(leaf)
+
+
+def _is_weak(leaf: Any) -> bool:
+    return bool(getattr(leaf if hasattr(leaf, "dtype") else jax.typeof(leaf), "weak_type", False))
 
 
 def _unwrap(argument: Any) -> Any:
@@ -215,7 +221,7 @@ def sign(
         _keep_static(args, kwargs, static, own_static_names)
     )
     names = _argument_names(fn, count)
-    paths, is_input, gone, rest = [], [], [], []
+    paths, weak, is_input, gone, rest = [], [], [], [], []
     for path, leaf in with_paths:
         side, which, *inner = path
         is_input.append(is_array(leaf))
@@ -223,9 +229,10 @@ def sign(
             rest.append(leaf)
             continue
         head = names[which.idx] if side.idx == 0 else which.key
+        weak.append(_is_weak(leaf))
         paths.append(head + jax.tree_util.keystr(tuple(inner)))
         gone.append(which.idx in donated if side.idx == 0 else which.key in donated_names)
     return Signature(
-        name, tuple(paths), tuple(gone), tree, tuple(is_input), tuple(rest), static,
+        name, tuple(paths), tuple(weak), tuple(gone), tree, tuple(is_input), tuple(rest), static,
         own_static_names, tuple(sorted(donated)),
     )  # fmt: skip

@@ -51,16 +51,15 @@ def trace(
     >>> print(trace(jnp.dot, jax.ShapeDtypeStruct((8, 4), "float32"), np.ones((4, 2), "float32")))
     """
     signature = sign(fn, args, kwargs, static_argnums, donate_argnums)
-    leaves = [_jax.bare(leaf) for leaf in signature.leaves(args, kwargs)]
-    traced = trace_jaxpr(fn, signature, leaves)
-    return build(traced, signature)
+    return build(trace_jaxpr(fn, signature, signature.leaves(args, kwargs)), signature)
 
 
-def trace_jaxpr(fn: Callable[..., Any], signature: Signature, leaves: list[Any]) -> Any:
+def trace_jaxpr(fn: Callable[..., Any], signature: Signature, leaves: Sequence[Any]) -> Any:
     """The closed jaxpr of the flat function; errors in the user's code name the user's line.
 
-    The mesh around the function is always the signature's: JAX writes some ops or leaves them out
-    depending on it, and the ops must be the same when the plan is made and when it is run.
+    The ops must be the same when the plan is made and when it is run. So only the types of the
+    leaves count, not where they are; and which are weakly typed, and the mesh around the function,
+    is as in the signature.
     """
 
     def flat(*arrays: Any) -> list[Any]:
@@ -68,9 +67,10 @@ def trace_jaxpr(fn: Callable[..., Any], signature: Signature, leaves: list[Any])
         return signature.output.record(fn(*args, **kwargs))
 
     flat.__name__ = signature.name
+    types = [_jax.bare(a, weak) for a, weak in zip(leaves, signature.weak, strict=True)]
     try:
         with jax.sharding.use_abstract_mesh(signature.mesh):
-            return _jax.trace(jax.jit(flat), tuple(leaves), {}).jaxpr
+            return _jax.trace(jax.jit(flat), tuple(types), {}).jaxpr
     except ShardwrightError:
         raise
     except Exception as error:  # the user's function may raise anything
