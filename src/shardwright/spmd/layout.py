@@ -94,8 +94,9 @@ class Layouts:
         self._update = np.array([lay.update for lay in self.table], bool).reshape(1, count, 1)
         self._compound = bool(self._left.any())
         self._conflicted = np.nonzero(self._bit < self.bits.count)  # atoms that a bit decides
+        empty = np.array([lay.units == 0 for lay in self.table], bool).reshape(count, 1)
         self._able = [
-            (self._size % n == 0) & (self._size >= n) for n in self.axis_sizes
+            (self._size % n == 0) & (self._size >= n) & ~empty for n in self.axis_sizes
         ]  # [A][S, J] while nothing else splits the atom
 
     def place(self, states: Sequence[State]) -> tuple[np.ndarray, np.ndarray]:
