@@ -32,6 +32,11 @@ def build_record(
         "program": fn_name,
         "fingerprint": fingerprint(program),
         "ops": len(program.ops),
+        "call": {
+            "arguments": list(program.signature.arguments),
+            "static": list(program.signature.static_argnums),
+            "donated": list(program.signature.donated_argnums),
+        },
         "arguments": argument_types(program),
         "numbers": [p for p, weak in zip(paths, program.signature.weak, strict=True) if weak],
         "results": result_types(program),

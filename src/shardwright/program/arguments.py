@@ -25,6 +25,7 @@ class Signature:
     """How a call flattens: argument paths in order, and the trees to put it back together."""
 
     name: str
+    arguments: tuple[str, ...]  # names of the positional arguments
     paths: tuple[str, ...]  # of the array leaves
     weak: tuple[bool, ...]  # leaves that take the dtype of what they meet: Python numbers
     donated: tuple[bool, ...]
@@ -233,6 +234,6 @@ def sign(
         paths.append(head + jax.tree_util.keystr(tuple(inner)))
         gone.append(which.idx in donated if side.idx == 0 else which.key in donated_names)
     return Signature(
-        name, tuple(paths), tuple(weak), tuple(gone), tree, tuple(is_input), tuple(rest), static,
-        own_static_names, tuple(sorted(donated)),
+        name, tuple(names), tuple(paths), tuple(weak), tuple(gone), tree, tuple(is_input),
+        tuple(rest), static, own_static_names, tuple(sorted(donated)),
     )  # fmt: skip
