@@ -54,11 +54,10 @@ def trace(jitted: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
     return jitted.trace(*args, **kwargs)  # type: ignore[attr-defined]
 
 
-def mesh_around() -> Any:
-    """The mesh that the user has set around this call, its axes automatic; without axes if none."""
-    mesh = jax.sharding.get_abstract_mesh()
-    automatic = (jax.sharding.AxisType.Auto,) * len(mesh.axis_names)
-    return jax.sharding.AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types=automatic)
+def automatic(mesh: Any) -> Any:
+    """The abstract mesh with automatic axes."""
+    types = (jax.sharding.AxisType.Auto,) * len(mesh.axis_names)
+    return jax.sharding.AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types=types)
 
 
 def is_jitted(fn: Any) -> bool:
@@ -218,8 +217,19 @@ def primitives() -> dict[str, Any]:
     return {primitive.name: primitive for table in tables for primitive in table}
 
 
+_SHARDING_OPS = ("sharding_constraint", "device_put")
+
+
 def bind(eqn: Any, args: list[Any], **changes: Any) -> list[Any]:
-    """Evaluates an equation on these arguments, with some of its parameters replaced."""
+    """Evaluates an equation on these arguments, with some of its parameters replaced.
+
+    The mesh around it is the one that is set here, with automatic axes: shardings that the
+    equation was given for its result under a mesh with explicit axes mean nothing there.
+    """
+    if eqn.primitive.name == "reshard":
+        return list(args)
+    if eqn.primitive.name not in _SHARDING_OPS:
+        changes |= {p: None for p in ("sharding", "out_sharding") if eqn.params.get(p) is not None}
     params = eqn.primitive.get_bind_params({**eqn.params, **changes})
     stack = source_info_util.current_name_stack() + eqn.source_info.name_stack
     around = jax.sharding.get_abstract_mesh()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -69,6 +70,14 @@ def _automatic(mesh: Any) -> AbstractContextManager[Any]:
     return jax.sharding.use_abstract_mesh(abstract)
 
 
+def _placed(leaf: Any, place: NamedSharding) -> Any:
+    """The leaf, moved if it is an array that was put somewhere else than planned."""
+    if not isinstance(leaf, jax.Array) or isinstance(leaf, jax.core.Tracer) or not leaf.committed:
+        return leaf
+    there = leaf.sharding.is_equivalent_to(place, leaf.ndim)
+    return leaf if there else jax.device_put(leaf, place)
+
+
 class PlannedFunction:
     """A function that runs as its plan says. It is called, lowered and traced like a jitted one.
 
@@ -85,25 +94,36 @@ class PlannedFunction:
         self.fn = fn
         self.mesh = mesh
         self._prepare = prepare
-        self._ready: list[tuple[Signature, Any]] = []
+        self._ready: list[tuple[Signature, Any, list[NamedSharding]]] = []
         self.__name__ = getattr(fn, "__name__", type(fn).__name__)
         self.__doc__ = getattr(fn, "__doc__", None)
         self.__wrapped__ = fn
 
-    def _jitted(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Signature, Any, Any]:
-        for signature, jitted in self._ready:
+    def _jitted(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Signature, Any, list[Any], list[NamedSharding]]:
+        """(signature, jitted function, array leaves, where they belong) of a call."""
+        for signature, jitted, places in self._ready:
             leaves = signature.match(args, kwargs)
             if leaves is not None:
-                return signature, jitted, leaves
+                return signature, jitted, leaves, places
         signature, steps = self._prepare(args, kwargs)
         jitted = flat_jit(self.fn, signature, steps, self.mesh)
-        self._ready.append((signature, jitted))
-        return signature, jitted, signature.leaves(args, kwargs)
+        places = [sharding(self.mesh, s) for s in steps.inputs]
+        self._ready.append((signature, jitted, places))
+        return signature, jitted, signature.leaves(args, kwargs), places
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        signature, jitted, leaves = self._jitted(args, kwargs)
+        signature, jitted, leaves, places = self._jitted(args, kwargs)
         with _automatic(self.mesh):
-            return signature.output.build(jitted(*leaves))
+            try:
+                results = jitted(*leaves)
+            except ValueError:  # JAX moves no array that was put somewhere on purpose
+                moved = list(map(_placed, leaves, places))
+                if all(map(operator.is_, moved, leaves)):
+                    raise
+                results = jitted(*moved)
+        return signature.output.build(results)
 
     def trace(self, *args: Any, **kwargs: Any) -> Any:
         """As jax.jit(fn).trace; only the types of the arguments matter, not where they are."""

@@ -35,7 +35,7 @@ class Signature:
     static_argnums: tuple[int, ...]
     static_argnames: tuple[str, ...]
     donated_argnums: tuple[int, ...]
-    mesh: Any = field(default_factory=_jax.mesh_around)  # set around the function
+    mesh: Any = field(default_factory=jax.sharding.get_abstract_mesh)  # set around the function
     output: _Output = field(default_factory=lambda: _Output())
 
     def match(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | None:

@@ -35,6 +35,7 @@ CALLS = {
     "custom_lin": "call_jaxpr", "linear_call": "callee", "composite": "jaxpr",
     "remat2": "jaxpr", "checkpoint": "jaxpr", "remat": "jaxpr",
 }  # fmt: skip
+PINS = {"sharding_constraint": "sharding", "reshard": "dst_sharding"}
 REMATS = ("remat2", "checkpoint", "remat")
 CARRIES = ("scan.carry", "while.carry")  # what comes round again is always needed
 
@@ -59,7 +60,8 @@ def trace_jaxpr(fn: Callable[..., Any], signature: Signature, leaves: Sequence[A
 
     The ops must be the same when the plan is made and when it is run. So only the types of the
     leaves count, not where they are; and which are weakly typed, and the mesh around the function,
-    is as in the signature.
+    is as in the signature. Its axes are automatic unless the function cannot do without explicit
+    ones.
     """
 
     def flat(*arrays: Any) -> list[Any]:
@@ -68,23 +70,26 @@ def trace_jaxpr(fn: Callable[..., Any], signature: Signature, leaves: Sequence[A
 
     flat.__name__ = signature.name
     types = [_jax.bare(a, weak) for a, weak in zip(leaves, signature.weak, strict=True)]
-    try:
-        with jax.sharding.use_abstract_mesh(signature.mesh):
-            return _jax.trace(jax.jit(flat), tuple(types), {}).jaxpr
-    except ShardwrightError:
-        raise
-    except Exception as error:  # the user's function may raise anything
-        raise ShardwrightError(
-            f"{signature.name} failed while being traced: {type(error).__name__}: {error}",
-            at=_user_line(error),
-            try_="call it under jax.make_jaxpr with the same arguments to see the full traceback",
-        ) from error
+    failed: Exception | None = None
+    for mesh in dict.fromkeys((_jax.automatic(signature.mesh), signature.mesh)):
+        try:
+            with jax.sharding.use_abstract_mesh(mesh):
+                return _jax.trace(jax.jit(flat), tuple(types), {}).jaxpr
+        except ShardwrightError:
+            raise
+        except Exception as error:  # the user's function may raise anything
+            failed = failed or error
+    raise ShardwrightError(
+        f"{signature.name} failed while being traced: {type(failed).__name__}: {failed}",
+        at=_user_line(failed),
+        try_="call it under jax.make_jaxpr with the same arguments to see the full traceback",
+    ) from failed
 
 
-def _user_line(error: BaseException) -> str | None:
+def _user_line(error: BaseException | None) -> str | None:
     """The innermost line of the user's code in a traceback."""
     found = None
-    for frame in traceback.extract_tb(error.__traceback__):
+    for frame in traceback.extract_tb(error.__traceback__ if error else None):
         if is_user_code(frame.filename):
             found = f"{frame.filename.rsplit('/', 1)[-1]}:{frame.lineno} `{frame.line}`"
     return found
@@ -173,8 +178,8 @@ class Walk:
         results = [self.new_value(v.aval, index) for v in eqn.outvars]
         rule = self.rule(eqn, name)
         self.append(eqn, name, operands, results, rule)
-        if name == "sharding_constraint":
-            self.pins.append(UserPin(results[0], eqn.params["sharding"]))
+        if name in PINS:
+            self.pins.append(UserPin(results[0], eqn.params[PINS[name]]))
         return results
 
     def append(
