@@ -34,12 +34,17 @@ class WeightDot:
     op: int
     contracted: frozenset[int]
     free: frozenset[int]
-    slices: frozenset[int]  # one dot for each: experts
+    slices: frozenset[int]  # one dot for each: experts, or channels of a depthwise filter
     looked_up: frozenset[int]  # indexed dims of a table
 
     @property
     def groups(self) -> frozenset[int]:
         return self.contracted | self.free | self.slices | self.looked_up
+
+    @property
+    def experts(self) -> frozenset[int]:
+        """Slices that are whole matrices."""
+        return self.slices if self.free else frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +76,7 @@ def find_roles(analysis: Analysis) -> Roles:
     worth = {g.index: g for g in analysis.groups}
     residual = _residual(dots, worth)
     hidden = _hidden(dots, worth, {*residual, *batch})
-    experts = tuple(sorted({g for d in dots for g in d.slices if g in worth} - set(batch)))
+    experts = tuple(sorted({g for d in dots for g in d.experts if g in worth} - set(batch)))
     in_matrices = {g for d in dots for g in d.groups}
     sequence = [
         g for g in analysis.groups
@@ -254,7 +259,7 @@ def _hidden(dots: tuple[WeightDot, ...], worth: dict, taken: set[int]) -> tuple[
     made = {g for d in dots for g in d.free}
     summed = {g for d in dots for g in d.contracted}
     looked_up = {g for d in dots for g in d.looked_up}
-    sliced = {g for d in dots for g in d.slices}
+    sliced = {g for d in dots for g in d.experts}
 
     def order(groups: set[int]) -> list[int]:
         return sorted(
