@@ -54,6 +54,15 @@ def trace(jitted: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
     return jitted.trace(*args, **kwargs)  # type: ignore[attr-defined]
 
 
+def without_refs(closed: Any) -> Any:
+    """The jaxpr with mutable references of its own as plain values, as JAX lowers them."""
+    if any(isinstance(effect, core.InternalMutableArrayEffect) for effect in closed.effects):
+        from jax._src.state.discharge import discharge_state
+
+        return discharge_state(closed)
+    return closed
+
+
 def automatic(mesh: Any) -> Any:
     """The abstract mesh with automatic axes."""
     types = (jax.sharding.AxisType.Auto,) * len(mesh.axis_names)

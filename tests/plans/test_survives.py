@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental import io_callback
+from jax.experimental.scheduling_groups import scheduling_group
 from jax.sharding import PartitionSpec as P
 
 import shardwright as sw
@@ -170,15 +171,48 @@ def with_constants(params: dict[str, jax.Array], x: jax.Array) -> Any:
     return forward(params, x + table), table, 3, None, "text"
 
 
+def with_reference(params: dict[str, jax.Array], x: jax.Array) -> Any:
+    kept = jax.new_ref(jnp.zeros((3, *x.shape)))
+
+    def body(c: jax.Array, i: jax.Array) -> tuple[jax.Array, None]:
+        kept[i] = c = forward(params, c)
+        return c, None
+
+    jax.lax.scan(body, x, jnp.arange(3))
+    return kept[...]
+
+
+@jax.custom_vjp
+def with_rule(w: jax.Array, x: jax.Array) -> jax.Array:
+    return jnp.tanh(x @ w)
+
+
+with_rule.defvjp(
+    lambda w, x: (jnp.tanh(x @ w), (w, x)),
+    lambda kept, g: (3 * kept[1].T @ g, g @ kept[0].T), optimize_remat=True,
+)  # fmt: skip
+
+
+def with_optimized_remat(params: dict[str, jax.Array], x: jax.Array) -> Any:
+    loss = jax.checkpoint(lambda w: jnp.sin(with_rule(w, x)).sum())
+    return jax.grad(loss)(params["w1"])
+
+
+def with_metadata(params: dict[str, jax.Array], x: jax.Array) -> Any:
+    tower = scheduling_group("tower")(lambda w, x: jnp.tanh(x @ w))
+    return jax.grad(lambda w: tower(w, x).sum())(params["w1"])
+
+
 BODIES = [
     with_scan, with_while, with_cond, with_switch, with_remat, with_fori, with_custom, with_key,
-    with_constants,
+    with_constants, with_reference, with_optimized_remat, with_metadata,
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("fn", BODIES)
 def test_bodies(fn: Callable[..., Any]) -> None:
     planned = plan(fn, PARAMS, X, tactics=PINS)
+    assert not planned.record["opaque"]
     got, want = planned.jit(fn)(PARAMS, X), fn(PARAMS, X)
     assert jax.tree.structure(got) == jax.tree.structure(want)
     for g, w in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):

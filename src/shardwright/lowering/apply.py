@@ -20,8 +20,10 @@ from shardwright.lowering.steps import Partial, Spec, Step, Steps, partition_spe
 from shardwright.program.tracing import CALLS, REMATS
 from shardwright.program.types import format_type
 
-# Calls that carry derivative rules (or hide their body from the optimiser): kept as calls.
-KEPT_CALLS = ("custom_jvp_call", "custom_vjp_call", "custom_vmap_call", *REMATS)
+# Calls that carry derivative rules or metadata (or hide their body from the optimiser): kept.
+KEPT_CALLS = (
+    "custom_jvp_call", "custom_vjp_call", "custom_vmap_call", "xla_metadata_call", *REMATS,
+)  # fmt: skip
 
 
 # Ops whose operands a compiler gathers although every part can be computed where it is.

@@ -33,6 +33,7 @@ CALLS = {
     "jit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "call": "call_jaxpr",
     "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr", "custom_vmap_call": "call",
     "custom_lin": "call_jaxpr", "linear_call": "callee", "composite": "jaxpr",
+    "remat_opt": "fwd_jaxpr", "xla_metadata_call": "jaxpr",
     "remat2": "jaxpr", "checkpoint": "jaxpr", "remat": "jaxpr",
 }  # fmt: skip
 PINS = {"sharding_constraint": "sharding", "reshard": "dst_sharding"}
@@ -74,7 +75,8 @@ def trace_jaxpr(fn: Callable[..., Any], signature: Signature, leaves: Sequence[A
     for mesh in dict.fromkeys((_jax.automatic(signature.mesh), signature.mesh)):
         try:
             with jax.sharding.use_abstract_mesh(mesh):
-                return _jax.trace(jax.jit(flat), tuple(types), {}).jaxpr
+                traced = _jax.trace(jax.jit(flat), tuple(types), {})
+                return _jax.without_refs(traced.jaxpr)
         except ShardwrightError:
             raise
         except Exception as error:  # the user's function may raise anything

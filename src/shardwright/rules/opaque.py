@@ -27,8 +27,6 @@ _BY_REASON: dict[str, str] = {
     "a token or an effect, not an array": "after_all create_token check dce_sink unreachable",
     "shapes of exported programs, known before a plan is made": """
         dim_as_value dimension_size shape_assertion""",
-    "a derivative rule of custom_vjp(optimize_remat=True) that JAX has not opened": "remat_opt",
-    "metadata around a jaxpr; its operands are not one array each": "xla_metadata_call",
     "a cuDNN kernel that brings its own partitioner": """
         dot_product_attention_bwd dot_product_attention_bwd_wrapper dot_product_attention_fp8_bwd
         dot_product_attention_fp8_bwd_wrapper dot_product_attention_fp8_fwd

@@ -29,6 +29,8 @@ STRUCTURAL: dict[str, str] = {
     "custom_lin": _INLINED,
     "custom_vmap_call": _INLINED,
     "linear_call": _INLINED,
+    "remat_opt": "inlined: the ops of its forward rule take its place",
+    "xla_metadata_call": _INLINED,
     "remat2": "inlined, its ops marked as rematerialised",
     "custom_linear_solve": "inlined: the ops of its `solve` take its place",
     "scan": "a region that runs `length` times",
