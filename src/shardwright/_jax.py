@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -67,6 +68,24 @@ def automatic(mesh: Any) -> Any:
     """The abstract mesh with automatic axes."""
     types = (jax.sharding.AxisType.Auto,) * len(mesh.axis_names)
     return jax.sharding.AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types=types)
+
+
+def opened(eqn: Any) -> Any:
+    """The jaxpr that JAX lowers a sparse primitive to; None for every other equation."""
+    name = eqn.primitive.name
+    if not name.startswith(("bcoo_", "bcsr_")):
+        return None
+    module = importlib.import_module(f"jax.experimental.sparse.{name[:4]}")
+    compute = getattr(module, f"_{name}_impl", None)
+    if compute is None:
+        return None
+
+    def call(*arrays: Any) -> list[Any]:
+        out = compute(*arrays, **eqn.params)
+        return list(out) if eqn.primitive.multiple_results else [out]
+
+    with eqn.ctx.manager:  # the same ops wherever it is opened
+        return retrace(call, [v.aval for v in eqn.invars])
 
 
 def is_jitted(fn: Any) -> bool:

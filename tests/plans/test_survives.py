@@ -14,7 +14,7 @@ import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.experimental import io_callback
+from jax.experimental import io_callback, sparse
 from jax.experimental.scheduling_groups import scheduling_group
 from jax.sharding import PartitionSpec as P
 
@@ -203,9 +203,16 @@ def with_metadata(params: dict[str, jax.Array], x: jax.Array) -> Any:
     return jax.grad(lambda w: tower(w, x).sum())(params["w1"])
 
 
+def with_sparse(params: dict[str, jax.Array], x: jax.Array) -> Any:
+    """Sparse products forward and backward, from a dense array and back."""
+    matrix = sparse.BCOO.fromdense(jnp.where(x > 1, x, 0), nse=32)
+    grad = jax.grad(lambda w: jnp.sum((matrix @ w) ** 2))(params["w1"])
+    return grad, matrix.T.todense(), (matrix.sort_indices() @ params["w1"]).sum(0)
+
+
 BODIES = [
     with_scan, with_while, with_cond, with_switch, with_remat, with_fori, with_custom, with_key,
-    with_constants, with_reference, with_optimized_remat, with_metadata,
+    with_constants, with_reference, with_optimized_remat, with_metadata, with_sparse,
 ]  # fmt: skip
 
 

@@ -137,6 +137,8 @@ class _Walk:
                 results = [Slot(a) for a in _REGIONS[name](self, eqn, operands)]
             elif name == "custom_linear_solve":
                 results = self.linear_solve(eqn, operands)
+            elif (inner := _jax.opened(eqn)) is not None:
+                results = self.jaxpr(inner.jaxpr, [*map(Slot, inner.consts), *operands])
             else:
                 results = self.op(eqn, operands)
             self.backward = saved

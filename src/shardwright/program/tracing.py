@@ -168,6 +168,8 @@ class Walk:
                 results = REGION_OPS[name](self, eqn, operands)
             elif name == "custom_linear_solve":
                 results = self.linear_solve(eqn, operands)
+            elif (inner := _jax.opened(eqn)) is not None:
+                results = self.inlined(eqn, inner, operands, by_jax=True)
             else:
                 results = self.op(eqn, name, operands)
             self.transposed = outside
@@ -238,15 +240,24 @@ class Walk:
 
     def call(self, eqn: Any, name: str, operands: list[int]) -> list[int]:
         """Inlines a call."""
-        inner, consts = _jax.open_jaxpr(eqn.params[CALLS[name]])
-        saved = self.remat, self.caller
+        saved = self.remat
         if name in REMATS:
             self.remats += 1
             self.remat = self.remats
-        if self.caller is None and _jax.written_by_jax(inner):
+        inner = eqn.params[CALLS[name]]
+        by_jax = _jax.written_by_jax(_jax.open_jaxpr(inner)[0])
+        results = self.inlined(eqn, inner, operands, by_jax=by_jax)
+        self.remat = saved
+        return results
+
+    def inlined(self, eqn: Any, jaxpr: Any, operands: list[int], *, by_jax: bool) -> list[int]:
+        """Walks a jaxpr in the place of an equation; what JAX wrote is said to be its caller's."""
+        inner, consts = _jax.open_jaxpr(jaxpr)
+        saved = self.caller
+        if self.caller is None and by_jax:
             self.caller = eqn
         results = self.jaxpr(inner, [*self.constants(consts), *operands])
-        self.remat, self.caller = saved
+        self.caller = saved
         return results
 
     def constants(self, consts: Sequence[Any]) -> list[int]:

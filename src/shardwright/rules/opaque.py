@@ -33,11 +33,8 @@ _BY_REASON: dict[str, str] = {
         dot_product_attention_fp8_fwd_wrapper dot_product_attention_fwd
         dot_product_attention_fwd_wrapper rnn_bwd rnn_fwd scaled_matmul scaled_matmul_wrapper""",
     "sparse formats: where the non-zeros are is data": """
-        bcoo_dot_general bcoo_dot_general_sampled bcoo_extract bcoo_fromdense bcoo_sort_indices
-        bcoo_spdot_general bcoo_sum_duplicates bcoo_todense bcoo_transpose bcsr_dot_general
-        bcsr_extract bcsr_fromdense bcsr_todense coo_fromdense coo_matmat coo_matvec coo_spmm
-        coo_spmv coo_todense csr_fromdense csr_matmat csr_matvec csr_spmm csr_spmv csr_todense
-        spsolve todense""",
+        coo_fromdense coo_matmat coo_matvec coo_spmm coo_spmv coo_todense csr_fromdense csr_matmat
+        csr_matvec csr_spmm csr_spmv csr_todense spsolve todense""",
 }
 
 OPAQUE: dict[str, str] = {
