@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -52,6 +53,39 @@ def open_jaxpr(jaxpr: Any) -> tuple[Any, list[Any]]:
 def trace(jitted: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The jax.stages.Traced of a jitted function: nothing is executed or allocated."""
     return jitted.trace(*args, **kwargs)  # type: ignore[attr-defined]
+
+
+def without_refs(closed: Any) -> Any:
+    """The jaxpr with mutable references of its own as plain values, as JAX lowers them."""
+    if any(isinstance(effect, core.InternalMutableArrayEffect) for effect in closed.effects):
+        from jax._src.state.discharge import discharge_state
+
+        return discharge_state(closed)
+    return closed
+
+
+def automatic(mesh: Any) -> Any:
+    """The abstract mesh with automatic axes."""
+    types = (jax.sharding.AxisType.Auto,) * len(mesh.axis_names)
+    return jax.sharding.AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types=types)
+
+
+def opened(eqn: Any) -> Any:
+    """The jaxpr that JAX lowers a sparse primitive to; None for every other equation."""
+    name = eqn.primitive.name
+    if not name.startswith(("bcoo_", "bcsr_")):
+        return None
+    module = importlib.import_module(f"jax.experimental.sparse.{name[:4]}")
+    compute = getattr(module, f"_{name}_impl", None)
+    if compute is None:
+        return None
+
+    def call(*arrays: Any) -> list[Any]:
+        out = compute(*arrays, **eqn.params)
+        return list(out) if eqn.primitive.multiple_results else [out]
+
+    with eqn.ctx.manager:  # the same ops wherever it is opened
+        return retrace(call, [v.aval for v in eqn.invars])
 
 
 def is_jitted(fn: Any) -> bool:
@@ -211,13 +245,26 @@ def primitives() -> dict[str, Any]:
     return {primitive.name: primitive for table in tables for primitive in table}
 
 
+_SHARDING_OPS = ("sharding_constraint", "device_put")
+
+
 def bind(eqn: Any, args: list[Any], **changes: Any) -> list[Any]:
-    """Evaluates an equation on these arguments, with some of its parameters replaced."""
+    """Evaluates an equation on these arguments, with some of its parameters replaced.
+
+    The mesh around it is the one that is set here, with automatic axes: shardings that the
+    equation was given for its result under a mesh with explicit axes mean nothing there.
+    """
+    if eqn.primitive.name == "reshard":
+        return list(args)
+    if eqn.primitive.name not in _SHARDING_OPS:
+        changes |= {p: None for p in ("sharding", "out_sharding") if eqn.params.get(p) is not None}
     params = eqn.primitive.get_bind_params({**eqn.params, **changes})
     stack = source_info_util.current_name_stack() + eqn.source_info.name_stack
+    around = jax.sharding.get_abstract_mesh()
     with (
         source_info_util.user_context(eqn.source_info.traceback, name_stack=stack),
         eqn.ctx.manager,
+        jax.sharding.use_abstract_mesh(around),
     ):
         out = eqn.primitive.bind(*args, **params)
     return list(out) if eqn.primitive.multiple_results else [out]
@@ -257,6 +304,7 @@ def jit_donated_names(fn: Any) -> tuple[str, ...]:
     return tuple(getattr(getattr(fn, "_jit_info", None), "donate_argnames", None) or ())
 
 
-def bare(array: Any) -> Any:
-    """The shape, dtype and weakness of an array, without where it is."""
-    return _struct(jax.typeof(array))
+def bare(array: Any, weak: bool) -> Any:
+    """The shape and dtype of an array, without where it is."""
+    aval = jax.typeof(array)
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=weak)

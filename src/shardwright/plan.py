@@ -10,7 +10,6 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from shardwright import _jax
 from shardwright.analysis.analysis import Analysis, analyze_program
 from shardwright.analysis.unshare import unshare_all
 from shardwright.cost.cost import Cost
@@ -140,8 +139,7 @@ class Plan:
         signature = sign(
             fn, args, kwargs, tuple(options["static_argnums"]), tuple(options["donate_argnums"])
         )
-        leaves = [_jax.bare(leaf) for leaf in signature.leaves(args, kwargs)]
-        program = build(trace_jaxpr(fn, signature, leaves), signature)
+        program = build(trace_jaxpr(fn, signature, signature.leaves(args, kwargs)), signature)
         self._check_matches(program)
         analysis = analyze_program(program, options.get("labels") or None)
         analysis = unshare_all(analysis, options.get("unshared", []))
@@ -170,9 +168,16 @@ class Plan:
         changes += [f"{p}: {now[p]} is new" for p in now if p not in planned]
         planned_ops, ops = self.record["ops"], len(program.ops)
         if not changes and fingerprint(program) != self.record["fingerprint"]:
-            changes = [f"the computation: was {planned_ops} ops, is {ops}"]
-            if planned_ops == ops:
+            words, numbers = ("an array", "a Python number"), self.record.get("numbers", ())
+            changes = [
+                f"{path}: was {words[path in numbers]}, is {words[weak]}: another dtype may result"
+                for path, weak in zip(now, program.signature.weak, strict=True)
+                if weak != (path in numbers)
+            ]
+            if not changes and planned_ops == ops:
                 changes = [f"the computation: {ops} ops as before, but not the same ones"]
+            elif not changes:
+                changes = [f"the computation: was {planned_ops} ops, is {ops}"]
         if changes:
             more = f"\n... and {len(changes) - 8} more" if len(changes) > 8 else ""
             raise ShardwrightError(

@@ -12,6 +12,7 @@ from shardwright.lowering.steps import Spec, border_specs
 from shardwright.mesh import Mesh
 from shardwright.program.fingerprint import argument_types, fingerprint, result_types
 from shardwright.program.types import Program
+from shardwright.search.roles import group_roles
 from shardwright.spmd.decisions import State
 from shardwright.spmd.ir import Collective
 
@@ -24,13 +25,20 @@ def build_record(
     """The plan as plain data."""
     program, analysis = model.analysis.program, model.analysis
     (inputs, outputs), cost = border_specs(model, state), model.cost(state)
+    roles = group_roles(analysis)
     paths = [program.values[v].path or "" for v in program.inputs]
     record = {
         "version": VERSION,
         "program": fn_name,
         "fingerprint": fingerprint(program),
         "ops": len(program.ops),
+        "call": {
+            "arguments": list(program.signature.arguments),
+            "static": list(program.signature.static_argnums),
+            "donated": list(program.signature.donated_argnums),
+        },
         "arguments": argument_types(program),
+        "numbers": [p for p, weak in zip(paths, program.signature.weak, strict=True) if weak],
         "results": result_types(program),
         "mesh": model.mesh.to_dict(),
         "device": model.device.to_dict(),
@@ -50,9 +58,10 @@ def build_record(
         "memory": _memory(peak_breakdown(model, state), model),
         "groups": [
             {
-                "label": g.label, "sizes": list(g.sizes[:4]), "dims": list(g.dims[:12]),
-                "colors": len(g.colors), "argument_bytes": g.argument_bytes,
-                "activation_bytes": g.activation_bytes, "bits": len(g.conflict_sets),
+                "label": g.label, "role": roles[g.index], "sizes": list(g.sizes[:4]),
+                "dims": list(g.dims[:12]), "colors": len(g.colors),
+                "argument_bytes": g.argument_bytes, "activation_bytes": g.activation_bytes,
+                "bits": len(g.conflict_sets),
             }
             for g in analysis.groups
         ],

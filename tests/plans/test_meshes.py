@@ -85,6 +85,40 @@ def test_arguments_on_an_explicit_mesh() -> None:
         np.testing.assert_allclose(out, want, rtol=1e-6)
 
 
+EXPLICIT_PROGRAMS: dict[str, Callable[..., jax.Array]] = {
+    "out_sharding": lambda x, w: jnp.tanh(jnp.dot(x, w, out_sharding=P("data", "model"))),
+    "reshard": lambda x, w: jax.sharding.reshard(layer(x, w), P("data", "model")),
+    "constraint": lambda x, w: jax.lax.with_sharding_constraint(layer(x, w), P("data", "model")),
+}
+
+
+@pytest.mark.parametrize("name", EXPLICIT_PROGRAMS)
+def test_programs_for_an_explicit_mesh(name: str) -> None:
+    """jax.make_mesh gives explicit axes: what a program asks for under them is understood."""
+    fn, mesh = EXPLICIT_PROGRAMS[name], jax.make_mesh((4, 2), ("data", "model"))
+    with jax.set_mesh(mesh):
+        plan = sw.partition(fn, X, W, mesh=mesh, device=DEVICES["balanced"], seconds=0.2)
+        np.testing.assert_allclose(plan.jit(fn)(X, W), layer(X, W), rtol=1e-6)
+    if name != "out_sharding":
+        assert plan.result_specs()["result"] == P("data", "model")
+
+
+WHERE: dict[str, Callable[[], Any]] = {
+    "one device": lambda: jax.devices()[3],
+    "another mesh": lambda: NamedSharding(jax.make_mesh((8,), ("z",)), P("z")),
+    "some devices": lambda: NamedSharding(
+        jax.make_mesh((2,), ("z",), devices=jax.devices()[:2]), P("z")
+    ),
+}
+
+
+@pytest.mark.parametrize("where", WHERE)
+def test_arguments_that_are_elsewhere_are_moved(where: str) -> None:
+    x = jax.device_put(X, WHERE[where]())
+    for run in (make(AXES).jit(layer), sw.jit(layer, mesh=AXES, device=DEVICES["balanced"])):
+        np.testing.assert_allclose(run(x, W), layer(X, W), rtol=1e-6)
+
+
 def test_axes_in_another_order() -> None:
     mesh = jax.make_mesh((2, 4), ("model", "data"), axis_types=AUTO)
     plan = make(AXES)

@@ -14,7 +14,8 @@ import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.experimental import io_callback
+from jax.experimental import io_callback, sparse
+from jax.experimental.scheduling_groups import scheduling_group
 from jax.sharding import PartitionSpec as P
 
 import shardwright as sw
@@ -170,15 +171,55 @@ def with_constants(params: dict[str, jax.Array], x: jax.Array) -> Any:
     return forward(params, x + table), table, 3, None, "text"
 
 
+def with_reference(params: dict[str, jax.Array], x: jax.Array) -> Any:
+    kept = jax.new_ref(jnp.zeros((3, *x.shape)))
+
+    def body(c: jax.Array, i: jax.Array) -> tuple[jax.Array, None]:
+        kept[i] = c = forward(params, c)
+        return c, None
+
+    jax.lax.scan(body, x, jnp.arange(3))
+    return kept[...]
+
+
+@jax.custom_vjp
+def with_rule(w: jax.Array, x: jax.Array) -> jax.Array:
+    return jnp.tanh(x @ w)
+
+
+with_rule.defvjp(
+    lambda w, x: (jnp.tanh(x @ w), (w, x)),
+    lambda kept, g: (3 * kept[1].T @ g, g @ kept[0].T), optimize_remat=True,
+)  # fmt: skip
+
+
+def with_optimized_remat(params: dict[str, jax.Array], x: jax.Array) -> Any:
+    loss = jax.checkpoint(lambda w: jnp.sin(with_rule(w, x)).sum())
+    return jax.grad(loss)(params["w1"])
+
+
+def with_metadata(params: dict[str, jax.Array], x: jax.Array) -> Any:
+    tower = scheduling_group("tower")(lambda w, x: jnp.tanh(x @ w))
+    return jax.grad(lambda w: tower(w, x).sum())(params["w1"])
+
+
+def with_sparse(params: dict[str, jax.Array], x: jax.Array) -> Any:
+    """Sparse products forward and backward, from a dense array and back."""
+    matrix = sparse.BCOO.fromdense(jnp.where(x > 1, x, 0), nse=32)
+    grad = jax.grad(lambda w: jnp.sum((matrix @ w) ** 2))(params["w1"])
+    return grad, matrix.T.todense(), (matrix.sort_indices() @ params["w1"]).sum(0)
+
+
 BODIES = [
     with_scan, with_while, with_cond, with_switch, with_remat, with_fori, with_custom, with_key,
-    with_constants,
+    with_constants, with_reference, with_optimized_remat, with_metadata, with_sparse,
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("fn", BODIES)
 def test_bodies(fn: Callable[..., Any]) -> None:
     planned = plan(fn, PARAMS, X, tactics=PINS)
+    assert not planned.record["opaque"]
     got, want = planned.jit(fn)(PARAMS, X), fn(PARAMS, X)
     assert jax.tree.structure(got) == jax.tree.structure(want)
     for g, w in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
@@ -186,6 +227,16 @@ def test_bodies(fn: Callable[..., Any]) -> None:
             assert g == w
         else:
             close(g, w)
+
+
+def test_a_learned_scalar() -> None:
+    """JAX writes the gradient of a scalar with other ops under a mesh than without one."""
+
+    def step(temperature: jax.Array, x: jax.Array) -> jax.Array:
+        return jax.grad(lambda t: jnp.sum((jnp.exp(t) * x) ** 2))(temperature)
+
+    p = plan(step, jnp.float32(0.5), X, tactics=[sw.Pin("x", 0, "data")])
+    close(p.jit(step)(jnp.float32(0.5), X), step(jnp.float32(0.5), X))
 
 
 @pytest.mark.parametrize("fn", [with_scan, with_remat, with_cond])
@@ -348,6 +399,53 @@ def test_python_numbers() -> None:
     p = plan(f, X, 2.0, 3)
     close(p.jit(f)(X, 2.0, 3), X * 2 + 3)
     close(p.jit(f)(X, 5.0, 1), X * 5 + 1)
+
+
+def test_a_python_number_is_not_an_array() -> None:
+    """What it meets keeps its dtype: the computation may be another one than with an array."""
+
+    def f(x: jax.Array, rate: Any) -> jax.Array:
+        return x.astype(jnp.bfloat16) * rate
+
+    p = plan(f, X, 0.5)
+    assert p.verify(run=True)
+    assert p.jit(f)(X, 0.25).dtype == jnp.bfloat16
+    with pytest.raises(sw.ShardwrightError, match="rate: was a Python number, is an array"):
+        p.jit(f)(X, jnp.float32(0.25))
+    g = sw.jit(f, mesh=MESH, device=DEVICES["balanced"], seconds=0.2)
+    assert [g(X, r).dtype for r in (0.5, np.float32(0.5))] == [jnp.bfloat16, jnp.float32]
+
+
+# Parts of an op that a compiler would gather ----------------------------------------------------
+
+PARTS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+    "fft": (jnp.fft.fft2, (jnp.ones((8, 16, 16)),)),
+    "columns": (
+        lambda a, b: jax.lax.linalg.triangular_solve(a, b, left_side=True, lower=True),
+        (jnp.tril(jnp.ones((8, 8))), jnp.ones((8, 16))),
+    ),
+    "top_k": (lambda x: jax.lax.top_k(x, 3)[0], (jnp.ones((16, 8)),)),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_parts_stay_on_their_devices(name: str) -> None:
+    fn, args = PARTS[name]
+    p = plan(fn, *args)
+    assert any(any(spec) for spec in p.specs().values())
+    found = p.verify(run=True)
+    assert found and not found.compiled_bytes
+    close(jax.grad(lambda *a: jnp.abs(p.jit(fn)(*a)).sum())(*args),
+          jax.grad(lambda *a: jnp.abs(fn(*a)).sum())(*args))  # fmt: skip
+
+
+def test_a_carry_is_not_gathered_in_secret() -> None:
+    """What comes round in a loop is stored as the next trip reads it."""
+
+    def newton_schulz(g: jax.Array) -> jax.Array:
+        return jax.lax.fori_loop(0, 5, lambda i, x: 1.5 * x - 0.5 * x @ (x.T @ x), g)
+
+    assert plan(newton_schulz, jnp.eye(32) / 2).verify()
 
 
 # Shardings --------------------------------------------------------------------------------------

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import types
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import shardwright as sw
 from shardwright.zoo import materialize, programs
+from tests.plans.runs import DEVICES
 from tests.report.records import MESH, plan_of
 
 
@@ -62,3 +64,42 @@ def test_static_arguments_are_passed_on() -> None:
     out = module.jit(scale, mesh, *placed)(*placed)
     np.testing.assert_array_equal(np.asarray(out), 3 * x + x)
     assert placed[0].sharding.spec == plan.specs()["x"]
+
+
+class Point(NamedTuple):
+    x: Any
+    y: Any
+
+
+def _any_arguments(*xs: Any, **named: Any) -> Any:
+    return {"sum": sum(x.sum() for x in xs), "named": named["a"] * 2, "none": None}
+
+
+def _any_leaves(model: Any, batch: Any, *, scale: float) -> Any:
+    return Point(model["activation"](batch.x @ model["w"]) * scale, [batch.y, None])
+
+
+X = np.ones((8, 4), np.float32)
+CALLS: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {
+    "any number of arguments": (_any_arguments, (X, 2 * X), {"a": X, "b": {"c": X}}),
+    "leaves that are no arrays": (
+        _any_leaves, ({"w": X.T, "activation": jnp.tanh, "name": "tanh"}, Point(X, {})),
+        {"scale": 3.0},
+    ),
+    "an argument without leaves": (lambda empty, x: (empty, x + 1), ({}, X), {}),
+    "static in the jitted function": (jax.jit(lambda x, n: x * n, static_argnums=1), (X, 3), {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CALLS)
+def test_calls_of_any_form(case: str) -> None:
+    fn, args, kwargs = CALLS[case]
+    plan = sw.partition(fn, *args, mesh=MESH, device=DEVICES["balanced"], seconds=0.2, **kwargs)
+    assert any(any(spec) for spec in plan.specs().values())
+    module = run(plan.to_python())
+    mesh = module.make_mesh()
+    placed = module.place(mesh, *args, **kwargs)
+    args, kwargs = placed if kwargs else (placed, {})
+    out, want = module.jit(fn, mesh, *args, **kwargs)(*args, **kwargs), fn(*args, **kwargs)
+    assert jax.tree.structure(out) == jax.tree.structure(want)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), out, want)

@@ -5,8 +5,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import optax
 import pytest
 
+import shardwright as sw
 from shardwright.report.explain import explain, type_bytes
 from shardwright.report.facts import lines_that_move, movements, ranked_baselines
 from shardwright.report.pattern import also_known_as, pattern
@@ -20,7 +24,8 @@ from shardwright.report.words import (
     spec_text,
     times,
 )  # fmt: skip
-from tests.report.records import plan_of, record_of
+from shardwright.zoo import programs
+from tests.report.records import MESH, plan_of, record_of
 
 PATTERNS = [
     ("dp", "data parallel over data; nothing over model", "DataParallel(data)"),
@@ -38,6 +43,34 @@ def test_patterns_have_their_names(tactics: str, words: str, tactic: str) -> Non
     record = record_of("transformer_train", tactics)
     assert pattern(record) == words
     assert also_known_as(record) == tactic
+
+
+def test_experts_are_not_called_tensors() -> None:
+    example = programs("tiny")["moe_train"]
+    plan = sw.partition(
+        example.fn, *example.args, mesh=MESH, device="tpu-v5e",
+        tactics=[sw.FSDP("data"), sw.ExpertParallel("model")],
+    )  # fmt: skip
+    words = "data parallel + FSDP over data; expert parallel, then data parallel over model"
+    assert pattern(plan.record) == words
+
+
+def test_parameters_apart_from_their_optimiser_state() -> None:
+    """train_step(params, opt_state, batch): the argument with most leaves is not the parameters."""
+    optimizer = optax.adam(1e-3)
+
+    def train_step(params: Any, opt_state: Any, batch: jax.Array) -> Any:
+        loss = lambda p: jnp.mean((jnp.tanh(batch @ p["up"]) @ p["down"]) ** 2)  # noqa: E731
+        updates, opt_state = optimizer.update(jax.grad(loss)(params), opt_state)
+        return optax.apply_updates(params, updates), opt_state
+
+    params = {"up": jnp.ones((16, 64)), "down": jnp.ones((64, 8))}
+    plan = sw.partition(
+        train_step, params, optimizer.init(params), jnp.ones((32, 16)), mesh=MESH,
+        tactics=[sw.DataParallel("data"), sw.Megatron("model")],
+    )  # fmt: skip
+    words = "data parallel over data; tensor parallel (up[1]) over model"
+    assert pattern(plan.record) == words
 
 
 def test_the_plan_is_on_one_screen() -> None:

@@ -104,10 +104,12 @@ class CostModel:
         for cache, price in ((self._shared, self._shared_s), (self._sums, self._sum_s)):
             if cache.groups:
                 link = link + cache.seconds(rows, memo, price)
-        copies = np.where(
-            self.points.temp_class >= 0,
-            memo.temp_bytes[rows[:, self._temp_bundle], self._temp_place], 0.0,
-        )  # fmt: skip
+        copies = np.zeros(1)
+        if memo.bundles:  # there is something to compute
+            copies = np.where(
+                self.points.temp_class >= 0,
+                memo.temp_bytes[rows[:, self._temp_bundle], self._temp_place], 0.0,
+            )  # fmt: skip
         peak = (local_bytes @ self._live + copies).max(1)
         return Costs(compute, link, peak, self.overlap)
 

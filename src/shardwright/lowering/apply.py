@@ -20,13 +20,14 @@ from shardwright.lowering.steps import Partial, Spec, Step, Steps, partition_spe
 from shardwright.program.tracing import CALLS, REMATS
 from shardwright.program.types import format_type
 
-# Calls that carry derivative rules (or hide their body from the optimiser): kept as calls.
-KEPT_CALLS = ("custom_jvp_call", "custom_vjp_call", "custom_vmap_call", *REMATS)
+# Calls that carry derivative rules or metadata (or hide their body from the optimiser): kept.
+KEPT_CALLS = (
+    "custom_jvp_call", "custom_vjp_call", "custom_vmap_call", "xla_metadata_call", *REMATS,
+)  # fmt: skip
 
 
-# Ops of one operand that a compiler gathers although every part can be computed where it is: their
-# operand is split exactly as their results are.
-STUBBORN = ("top_k",)
+# Ops whose operands a compiler gathers although every part can be computed where it is.
+STUBBORN = ("fft", "top_k", "triangular_solve")
 
 
 class Slot(NamedTuple):
@@ -136,6 +137,8 @@ class _Walk:
                 results = [Slot(a) for a in _REGIONS[name](self, eqn, operands)]
             elif name == "custom_linear_solve":
                 results = self.linear_solve(eqn, operands)
+            elif (inner := _jax.opened(eqn)) is not None:
+                results = self.jaxpr(inner.jaxpr, [*map(Slot, inner.consts), *operands])
             else:
                 results = self.op(eqn, operands)
             self.backward = saved
@@ -194,10 +197,10 @@ class _Walk:
 
     def in_parts(self, eqn: Any, args: list[Any], step: Step) -> list[Any]:
         """A stubborn op computed on each device's part, by hand."""
-        specs = [partition_spec(way[0]) for way in step.makes]
         mapped = jax.shard_map(
-            lambda *xs: tuple(_jax.bind(eqn, list(xs))),
-            mesh=self.mesh, in_specs=(specs[0],), out_specs=tuple(specs),
+            lambda *xs: tuple(_jax.bind(eqn, list(xs))), mesh=self.mesh, check_vma=False,
+            in_specs=tuple(partition_spec(spec) for spec in step.reads),
+            out_specs=tuple(partition_spec(way[0]) for way in step.makes),
         )  # fmt: skip
         return list(mapped(*args))
 

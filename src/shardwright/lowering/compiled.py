@@ -54,7 +54,7 @@ class CompiledCollective:
     source: str = ""  # "train.py:88", the line that asked for the value
     op_name: str = ""  # "jit(step)/transpose(jvp())/dot_general"
     name: str = ""  # the instruction in the HLO text
-    count_known: bool = True  # False inside a while loop of unknown length (counted once)
+    count_known: bool = True  # False inside a while loop of unknown length (an estimate)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

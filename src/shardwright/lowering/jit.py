@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import operator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -69,6 +70,14 @@ def _automatic(mesh: Any) -> AbstractContextManager[Any]:
     return jax.sharding.use_abstract_mesh(abstract)
 
 
+def _placed(leaf: Any, place: NamedSharding) -> Any:
+    """The leaf, moved if it is an array that was put somewhere else than planned."""
+    if not isinstance(leaf, jax.Array) or isinstance(leaf, jax.core.Tracer) or not leaf.committed:
+        return leaf
+    there = leaf.sharding.is_equivalent_to(place, leaf.ndim)
+    return leaf if there else jax.device_put(leaf, place)
+
+
 class PlannedFunction:
     """A function that runs as its plan says. It is called, lowered and traced like a jitted one.
 
@@ -85,30 +94,42 @@ class PlannedFunction:
         self.fn = fn
         self.mesh = mesh
         self._prepare = prepare
-        self._ready: list[tuple[Signature, Any]] = []
+        self._ready: list[tuple[Signature, Any, list[NamedSharding]]] = []
         self.__name__ = getattr(fn, "__name__", type(fn).__name__)
         self.__doc__ = getattr(fn, "__doc__", None)
         self.__wrapped__ = fn
 
-    def _jitted(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Signature, Any, Any]:
-        for signature, jitted in self._ready:
+    def _jitted(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Signature, Any, list[Any], list[NamedSharding]]:
+        """(signature, jitted function, array leaves, where they belong) of a call."""
+        for signature, jitted, places in self._ready:
             leaves = signature.match(args, kwargs)
             if leaves is not None:
-                return signature, jitted, leaves
+                return signature, jitted, leaves, places
         signature, steps = self._prepare(args, kwargs)
         jitted = flat_jit(self.fn, signature, steps, self.mesh)
-        self._ready.append((signature, jitted))
-        return signature, jitted, signature.leaves(args, kwargs)
+        places = [sharding(self.mesh, s) for s in steps.inputs]
+        self._ready.append((signature, jitted, places))
+        return signature, jitted, signature.leaves(args, kwargs), places
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        signature, jitted, leaves = self._jitted(args, kwargs)
+        signature, jitted, leaves, places = self._jitted(args, kwargs)
         with _automatic(self.mesh):
-            return signature.output.build(jitted(*leaves))
+            try:
+                results = jitted(*leaves)
+            except ValueError:  # JAX moves no array that was put somewhere on purpose
+                moved = list(map(_placed, leaves, places))
+                if all(map(operator.is_, moved, leaves)):
+                    raise
+                results = jitted(*moved)
+        return signature.output.build(results)
 
     def trace(self, *args: Any, **kwargs: Any) -> Any:
         """As jax.jit(fn).trace; only the types of the arguments matter, not where they are."""
         signature, steps = self._prepare(args, kwargs)
-        args, kwargs = signature.call([_jax.bare(x) for x in signature.leaves(args, kwargs)])
+        leaves = zip(signature.leaves(args, kwargs), signature.weak, strict=True)
+        args, kwargs = signature.call([_jax.bare(x, weak) for x, weak in leaves])
         with _automatic(self.mesh):
             return tree_jit(self.fn, signature, steps, self.mesh).trace(*args, **kwargs)
 
@@ -121,16 +142,11 @@ class PlannedFunction:
         return jax.eval_shape(self.fn, *args, **kwargs)
 
 
-def _retrace(fn: Callable[..., Any], signature: Signature, arrays: Sequence[Any]) -> Any:
-    """The function's jaxpr on bare shapes: JAX traces arrays that are on a mesh differently."""
-    return trace_jaxpr(fn, signature, [_jax.bare(a) for a in arrays])
-
-
 def flat_jit(fn: Callable[..., Any], signature: Signature, steps: Steps, mesh: Any) -> Any:
     """The planned function on flat lists of arrays."""
 
     def flat(*arrays: Any) -> list[Any]:
-        return apply_steps(_retrace(fn, signature, arrays), steps, mesh, arrays)
+        return apply_steps(trace_jaxpr(fn, signature, arrays), steps, mesh, arrays)
 
     flat.__name__ = signature.name
     return jax.jit(
@@ -146,7 +162,7 @@ def tree_jit(fn: Callable[..., Any], signature: Signature, steps: Steps, mesh: A
 
     def planned(*args: Any, **kwargs: Any) -> Any:
         leaves = signature.leaves(args, kwargs)
-        arrays = apply_steps(_retrace(fn, signature, leaves), steps, mesh, leaves)
+        arrays = apply_steps(trace_jaxpr(fn, signature, leaves), steps, mesh, leaves)
         return signature.output.build(arrays)
 
     planned.__name__ = signature.name

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from shardwright.lowering.hlo import Computation, Instruction, Module
+from shardwright.program.regions import ESTIMATED_TRIPS
 
 _KNOWN_TRIPS = re.compile(r'"known_trip_count":\s*\{\s*"n":\s*"?(\d+)')
 _TRANSPARENT = {"copy", "bitcast", "convert", "reshape", "copy-done", "copy-start", "opt-barrier"}
@@ -69,7 +70,8 @@ def _calls(
     """(alternative callees, times, whether times is known) of one instruction."""
     if row.opcode == "while":
         trips = trip_count(module, computation, row)
-        return [(row.callees("body"), 1 if trips is None else trips, trips is not None)]
+        times = ESTIMATED_TRIPS if trips is None else trips
+        return [(row.callees(part), times, trips is not None) for part in ("condition", "body")]
     if row.opcode == "conditional":
         branches = row.callees("branch_computations") or (
             row.callees("true_computation") + row.callees("false_computation")

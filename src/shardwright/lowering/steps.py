@@ -36,6 +36,7 @@ class Step:
 
     needs: tuple[tuple[Spec, ...] | None, ...]  # per operand: placements on the way; None: literal
     gathers: tuple[bool, ...]  # per operand: whether it is gathered on the way
+    reads: tuple[Spec, ...]  # per operand: where it is in the end
     makes: tuple[tuple[Spec, ...], ...]  # per result: as produced, ..., as stored
     partial: Partial | None = None
     defer: bool = False  # the result is added to others before it is reduced
@@ -100,13 +101,16 @@ def make_steps(model: CostModel, state: State) -> Steps:
         choice, slot = choices[c], 0
         needs: list[tuple[Spec, ...] | None] = []
         gathers: list[bool] = []
+        reads: list[Spec] = []
         for v in op.operands:
             if v == LITERAL:
                 needs.append(None)
                 gathers.append(False)
+                reads.append(())
                 continue
             moves = choice.operand_moves[slot]
             needs.append(path(v, moves))
+            reads.append(spec(v, choice.needs[slot]))
             gathers.append(any(m.kind == ALL_GATHER for m in moves))
             slot += 1
         makes: list[tuple[Spec, ...]] = []
@@ -119,7 +123,7 @@ def make_steps(model: CostModel, state: State) -> Steps:
                 way = (spec(v, produced), *path(v, moves), stored_spec(v))
                 makes.append(tuple(dict.fromkeys(way)))
         by_serial[op.serial] = Step(
-            tuple(needs), tuple(gathers), tuple(makes),
+            tuple(needs), tuple(gathers), tuple(reads), tuple(makes),
             _partial(model, op, choice, makes[0] if makes else (), op.index in deferred),
             op.index in deferred,
         )  # fmt: skip

@@ -25,7 +25,9 @@ class Signature:
     """How a call flattens: argument paths in order, and the trees to put it back together."""
 
     name: str
+    arguments: tuple[str, ...]  # names of the positional arguments
     paths: tuple[str, ...]  # of the array leaves
+    weak: tuple[bool, ...]  # leaves that take the dtype of what they meet: Python numbers
     donated: tuple[bool, ...]
     tree: Any  # of (args, kwargs)
     is_input: tuple[bool, ...]  # per leaf of `tree`: array, or closed over
@@ -33,6 +35,7 @@ class Signature:
     static_argnums: tuple[int, ...]
     static_argnames: tuple[str, ...]
     donated_argnums: tuple[int, ...]
+    mesh: Any = field(default_factory=jax.sharding.get_abstract_mesh)  # set around the function
     output: _Output = field(default_factory=lambda: _Output())
 
     def match(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | None:
@@ -46,7 +49,8 @@ class Signature:
         mine = [_unwrap(x) for x in self.static]
         if any(a is not b and a != b for a, b in zip(rest, mine, strict=True)):
             return None
-        return [leaf for leaf, used in zip(flat, self.is_input, strict=True) if used]
+        leaves = [leaf for leaf, used in zip(flat, self.is_input, strict=True) if used]
+        return leaves if tuple(map(_is_weak, leaves)) == self.weak else None
 
     @property
     def has_static_leaves(self) -> bool:
@@ -121,6 +125,10 @@ def is_array(leaf: Any) -> bool:
     if isinstance(leaf, bool | int | float | complex | np.generic):
         return True
     return hasattr(leaf, "shape") and hasattr(leaf, "dtype") and not callable(leaf)
+
+
+def _is_weak(leaf: Any) -> bool:
+    return bool(getattr(leaf if hasattr(leaf, "dtype") else jax.typeof(leaf), "weak_type", False))
 
 
 def _unwrap(argument: Any) -> Any:
@@ -214,7 +222,7 @@ def sign(
         _keep_static(args, kwargs, static, own_static_names)
     )
     names = _argument_names(fn, count)
-    paths, is_input, gone, rest = [], [], [], []
+    paths, weak, is_input, gone, rest = [], [], [], [], []
     for path, leaf in with_paths:
         side, which, *inner = path
         is_input.append(is_array(leaf))
@@ -222,9 +230,10 @@ def sign(
             rest.append(leaf)
             continue
         head = names[which.idx] if side.idx == 0 else which.key
+        weak.append(_is_weak(leaf))
         paths.append(head + jax.tree_util.keystr(tuple(inner)))
         gone.append(which.idx in donated if side.idx == 0 else which.key in donated_names)
     return Signature(
-        name, tuple(paths), tuple(gone), tree, tuple(is_input), tuple(rest), static,
-        own_static_names, tuple(sorted(donated)),
+        name, tuple(names), tuple(paths), tuple(weak), tuple(gone), tree, tuple(is_input),
+        tuple(rest), static, own_static_names, tuple(sorted(donated)),
     )  # fmt: skip

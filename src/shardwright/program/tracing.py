@@ -33,8 +33,10 @@ CALLS = {
     "jit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "call": "call_jaxpr",
     "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr", "custom_vmap_call": "call",
     "custom_lin": "call_jaxpr", "linear_call": "callee", "composite": "jaxpr",
+    "remat_opt": "fwd_jaxpr", "xla_metadata_call": "jaxpr",
     "remat2": "jaxpr", "checkpoint": "jaxpr", "remat": "jaxpr",
 }  # fmt: skip
+PINS = {"sharding_constraint": "sharding", "reshard": "dst_sharding"}
 REMATS = ("remat2", "checkpoint", "remat")
 CARRIES = ("scan.carry", "while.carry")  # what comes round again is always needed
 
@@ -51,35 +53,45 @@ def trace(
     >>> print(trace(jnp.dot, jax.ShapeDtypeStruct((8, 4), "float32"), np.ones((4, 2), "float32")))
     """
     signature = sign(fn, args, kwargs, static_argnums, donate_argnums)
-    leaves = [_jax.bare(leaf) for leaf in signature.leaves(args, kwargs)]
-    traced = trace_jaxpr(fn, signature, leaves)
-    return build(traced, signature)
+    return build(trace_jaxpr(fn, signature, signature.leaves(args, kwargs)), signature)
 
 
-def trace_jaxpr(fn: Callable[..., Any], signature: Signature, leaves: list[Any]) -> Any:
-    """The closed jaxpr of the flat function; errors in the user's code name the user's line."""
+def trace_jaxpr(fn: Callable[..., Any], signature: Signature, leaves: Sequence[Any]) -> Any:
+    """The closed jaxpr of the flat function; errors in the user's code name the user's line.
+
+    The ops must be the same when the plan is made and when it is run. So only the types of the
+    leaves count, not where they are; and which are weakly typed, and the mesh around the function,
+    is as in the signature. Its axes are automatic unless the function cannot do without explicit
+    ones.
+    """
 
     def flat(*arrays: Any) -> list[Any]:
         args, kwargs = signature.call(arrays)
         return signature.output.record(fn(*args, **kwargs))
 
     flat.__name__ = signature.name
-    try:
-        return _jax.trace(jax.jit(flat), tuple(leaves), {}).jaxpr
-    except ShardwrightError:
-        raise
-    except Exception as error:  # the user's function may raise anything
-        raise ShardwrightError(
-            f"{signature.name} failed while being traced: {type(error).__name__}: {error}",
-            at=_user_line(error),
-            try_="call it under jax.make_jaxpr with the same arguments to see the full traceback",
-        ) from error
+    types = [_jax.bare(a, weak) for a, weak in zip(leaves, signature.weak, strict=True)]
+    failed: Exception | None = None
+    for mesh in dict.fromkeys((_jax.automatic(signature.mesh), signature.mesh)):
+        try:
+            with jax.sharding.use_abstract_mesh(mesh):
+                traced = _jax.trace(jax.jit(flat), tuple(types), {})
+                return _jax.without_refs(traced.jaxpr)
+        except ShardwrightError:
+            raise
+        except Exception as error:  # the user's function may raise anything
+            failed = failed or error
+    raise ShardwrightError(
+        f"{signature.name} failed while being traced: {type(failed).__name__}: {failed}",
+        at=_user_line(failed),
+        try_="call it under jax.make_jaxpr with the same arguments to see the full traceback",
+    ) from failed
 
 
-def _user_line(error: BaseException) -> str | None:
+def _user_line(error: BaseException | None) -> str | None:
     """The innermost line of the user's code in a traceback."""
     found = None
-    for frame in traceback.extract_tb(error.__traceback__):
+    for frame in traceback.extract_tb(error.__traceback__ if error else None):
         if is_user_code(frame.filename):
             found = f"{frame.filename.rsplit('/', 1)[-1]}:{frame.lineno} `{frame.line}`"
     return found
@@ -156,6 +168,8 @@ class Walk:
                 results = REGION_OPS[name](self, eqn, operands)
             elif name == "custom_linear_solve":
                 results = self.linear_solve(eqn, operands)
+            elif (inner := _jax.opened(eqn)) is not None:
+                results = self.inlined(eqn, inner, operands, by_jax=True)
             else:
                 results = self.op(eqn, name, operands)
             self.transposed = outside
@@ -168,8 +182,8 @@ class Walk:
         results = [self.new_value(v.aval, index) for v in eqn.outvars]
         rule = self.rule(eqn, name)
         self.append(eqn, name, operands, results, rule)
-        if name == "sharding_constraint":
-            self.pins.append(UserPin(results[0], eqn.params["sharding"]))
+        if name in PINS:
+            self.pins.append(UserPin(results[0], eqn.params[PINS[name]]))
         return results
 
     def append(
@@ -226,15 +240,24 @@ class Walk:
 
     def call(self, eqn: Any, name: str, operands: list[int]) -> list[int]:
         """Inlines a call."""
-        inner, consts = _jax.open_jaxpr(eqn.params[CALLS[name]])
-        saved = self.remat, self.caller
+        saved = self.remat
         if name in REMATS:
             self.remats += 1
             self.remat = self.remats
-        if self.caller is None and _jax.written_by_jax(inner):
+        inner = eqn.params[CALLS[name]]
+        by_jax = _jax.written_by_jax(_jax.open_jaxpr(inner)[0])
+        results = self.inlined(eqn, inner, operands, by_jax=by_jax)
+        self.remat = saved
+        return results
+
+    def inlined(self, eqn: Any, jaxpr: Any, operands: list[int], *, by_jax: bool) -> list[int]:
+        """Walks a jaxpr in the place of an equation; what JAX wrote is said to be its caller's."""
+        inner, consts = _jax.open_jaxpr(jaxpr)
+        saved = self.caller
+        if self.caller is None and by_jax:
             self.caller = eqn
         results = self.jaxpr(inner, [*self.constants(consts), *operands])
-        self.remat, self.caller = saved
+        self.caller = saved
         return results
 
     def constants(self, consts: Sequence[Any]) -> list[int]:

@@ -47,51 +47,80 @@ def make_mesh(devices=None):
     return jax.make_mesh(sizes, tuple(AXES), axis_types=types, devices=devices)
 
 
-def shardings(mesh, specs, root, tree):
-    """A tree of NamedSharding like `tree`, whose leaves have paths that begin with `root`."""
+def named(args, kwargs):
+    """The arguments of a call by name; static ones left out."""
+    rows = enumerate(zip(ARGUMENTS, args, strict=True))
+    return {{name: arg for i, (name, arg) in rows if i not in STATIC}} | kwargs
 
-    def find(path, _leaf):
-        name = root + jax.tree_util.keystr(path)
-        spec = specs.get(name)
-        if spec is None:
-            spec = specs[re.sub(r"\\[\\d+\\]", "[*]", name)]
-        return NamedSharding(mesh, spec)
 
-    return jax.tree_util.tree_map_with_path(find, tree)
+def unnamed(given, args, kwargs):
+    """(args, kwargs) like these with what is given by name; the inverse of `named`."""
+    rows = enumerate(zip(ARGUMENTS, args, strict=True))
+    again = tuple(arg if i in STATIC else given[name] for i, (name, arg) in rows)
+    return again, {{name: given[name] for name in kwargs}}
+
+
+def find(mesh, specs, path, leaf):
+    """The sharding of one leaf of a dict by name; None when it is no array."""
+    if not hasattr(leaf, "shape") and not isinstance(leaf, (bool, int, float, complex)):
+        return None
+    name = path[0].key + jax.tree_util.keystr(path[1:])
+    spec = specs.get(name)
+    if spec is None:
+        spec = specs.get(re.sub(r"\\[\\d+\\]", "[*]", name))
+    return None if spec is None else NamedSharding(mesh, spec)
+
+
+def shardings(mesh, specs, tree):
+    """Where the leaves of a dict by name are."""
+    return jax.tree_util.tree_map_with_path(lambda *leaf: find(mesh, specs, *leaf), tree)
 
 
 def in_shardings(mesh, *args):
     """Shardings for jax.jit: one tree per argument that is not static."""
-    return tuple(
-        shardings(mesh, SPECS, root, arg)
-        for i, (root, arg) in enumerate(zip(ARGUMENTS, args, strict=True))
-        if i not in STATIC
+    given = named(args, {{}})
+    found = shardings(mesh, SPECS, given)
+    return tuple(found[name] for name in given)
+
+
+def place(mesh, *args, **kwargs):
+    """The arguments on their devices; (args, kwargs) if there are keyword arguments."""
+
+    def put(path, leaf):
+        sharding = find(mesh, SPECS, path, leaf)
+        return leaf if sharding is None else jax.device_put(leaf, sharding)
+
+    placed = jax.tree_util.tree_map_with_path(put, named(args, kwargs))
+    args, kwargs = unnamed(placed, args, kwargs)
+    return (args, kwargs) if kwargs else args
+
+
+def jit(fn, mesh, *args, **kwargs):
+    """`fn` jitted for calls like this one (with arrays, or with their shapes)."""
+    rows, tree = jax.tree_util.tree_flatten_with_path(named(args, kwargs))
+    places = [find(mesh, SPECS, path, leaf) for path, leaf in rows]
+    donated = [ARGUMENTS[i] for i in DONATED]
+
+    def arrays(args, kwargs):
+        leaves = jax.tree_util.tree_leaves(named(args, kwargs))
+        return [leaf for leaf, place in zip(leaves, places, strict=True) if place is not None]
+
+    def call(*given):
+        given, known = iter(given), zip(rows, places, strict=True)
+        leaves = [leaf if place is None else next(given) for (_, leaf), place in known]
+        again, more = unnamed(jax.tree_util.tree_unflatten(tree, leaves), args, kwargs)
+        return fn(*again, **more)
+
+    result = jax.eval_shape(call, *arrays(args, kwargs))
+    known = zip(rows, places, strict=True)
+    owners = [path[0].key for (path, _), place in known if place is not None]
+    step = jax.jit(
+        call,
+        in_shardings=[place for place in places if place is not None],
+        out_shardings=shardings(mesh, RESULTS, {{"result": result}})["result"],
+        donate_argnums=[i for i, name in enumerate(owners) if name in donated],
     )
-
-
-def place(mesh, *args):
-    """The arguments on their devices."""
-    arrays = [arg for i, arg in enumerate(args) if i not in STATIC]
-    placed = iter(jax.device_put(arrays, list(in_shardings(mesh, *args))))
-    return tuple(arg if i in STATIC else next(placed) for i, arg in enumerate(args))
-
-
-def jit(fn, mesh, *args):
-    """`fn` jitted for these arguments (arrays, or their shapes)."""
-    known = [arg for i, arg in enumerate(args) if i not in STATIC]
-
-    def call(*arrays):
-        rest = iter(arrays)
-        return fn(*(arg if i in STATIC else next(rest) for i, arg in enumerate(args)))
-
-    results = shardings(mesh, RESULTS, "result", jax.eval_shape(call, *known))
-    return jax.jit(
-        fn,
-        in_shardings=in_shardings(mesh, *args),
-        out_shardings=results,
-        static_argnums=STATIC,
-        donate_argnums=DONATED,
-    )
+    return lambda *args, **kwargs: step(*arrays(args, kwargs))
 '''
 
 
@@ -101,33 +130,13 @@ def to_python(record: Record) -> str:
     count = 1
     for size in sizes.values():
         count *= size
-    options = record["options"]
+    call = record["call"]
     return SNIPPET.format(
         name=record["program"], mesh=mesh_text(record), count=count, axes=sizes,
-        arguments=tuple(argument_names(record)), static=tuple(options["static_argnums"]),
-        donated=tuple(options["donate_argnums"]), specs=_table(record["specs"]),
+        arguments=tuple(call["arguments"]), static=tuple(call["static"]),
+        donated=tuple(call["donated"]), specs=_table(record["specs"]),
         results=_table(record["result_specs"]),
     )  # fmt: skip
-
-
-def argument_names(record: Record) -> list[str]:
-    """The names of the positional arguments, in order; static ones, of which no path tells, as ?"""
-    static = set(record["options"]["static_argnums"])
-    named = iter(dict.fromkeys(_root(path) for path in record["arguments"]))
-    names: list[str] = []
-    for name in named:
-        while len(names) in static:
-            names.append("?")
-        names.append(name)
-    while len(names) in static:
-        names.append("?")
-    return names
-
-
-def _root(path: str) -> str:
-    """The argument's name: batch of batch['x'], args[0] of args[0]['x']."""
-    found = re.match(r"args\[\d+\]|[^.\[]+", path)
-    return found.group(0) if found else path
 
 
 def starred(specs: Mapping[str, Any]) -> dict[str, Any]:

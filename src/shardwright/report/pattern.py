@@ -1,53 +1,19 @@
-"""The plan's pattern in the field's words, read off its decisions.
-
-The record names groups of dims, not their meaning, so meaning is read off the argument paths:
-the argument with most leaves holds the parameters; a dim that several of them share is a hidden
-dim, and the one on most bytes the residual stream; of the others, a leading dim of another
-argument is the batch, another dim of it the sequence if it meets itself (as in attention).
-"""
+"""The plan's pattern in the field's words: its decisions, and what its groups are."""
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from typing import Any
 
 from shardwright.report.facts import Record, matching_baseline
 
 BATCH, SEQUENCE, DATA = "batch", "sequence", "data"  # dims of what is not a parameter
-RESIDUAL, HIDDEN = "residual", "hidden"
+RESIDUAL, HIDDEN, EXPERTS = "residual", "hidden", "experts"
 ON_DATA = (BATCH, SEQUENCE, DATA)
-
-_ROOT = re.compile(r"^[^.\[]+")
-_ATTRIBUTE = re.compile(r"^.*\.\w+")
-_KEY = re.compile(r"\['([^']*)'\]")
-_DIM = re.compile(r"^(.*)\[(\d+)\]$", re.DOTALL)
 
 
 def roles(record: Record) -> dict[str, str]:
-    """{group label: batch, sequence, data, residual or hidden}"""
-    leaves = Counter(_root(path) for path in record["arguments"])
-    if not leaves:
-        return {}
-    parameters, most = leaves.most_common(1)[0]
-    if list(leaves.values()).count(most) > 1:
-        parameters = ""  # a bare list of arrays: nothing says which are parameters
-    out: dict[str, str] = {}
-    on: dict[str, int] = {}  # bytes of the parameters that share the group
-    for group in record["groups"]:
-        dims = [m.groups() for m in map(_DIM.match, group["dims"]) if m]
-        data = [int(dim) for path, dim in dims if parameters and _root(path) != parameters]
-        weights = {_tail(path) for path, _ in dims if _root(path) == parameters}
-        label = group["label"]
-        if data and len(weights) < 2 and (0 in data or group["bits"] or not weights):
-            out[label] = BATCH if 0 in data else SEQUENCE if group["bits"] else DATA
-            continue
-        out[label] = HIDDEN
-        if len(weights) > 2 or (weights and data):
-            on[label] = group["argument_bytes"]
-    if on:
-        out[max(on, key=lambda label: on[label])] = RESIDUAL
-    return out
+    """{group label: batch, sequence, data, residual, hidden or experts}"""
+    return {group["label"]: group.get("role", HIDDEN) for group in record["groups"]}
 
 
 def pattern(record: Record) -> str:
@@ -90,8 +56,14 @@ def _on_weights(entries: list[dict[str, Any]], kinds: list[str]) -> str:
         return "optimiser state split"
     if kinds[0] == RESIDUAL:
         return f"residual stream split{tail}"
-    names = f" ({_names(whole)})" if len(whole) < 3 else ""
-    return f"tensor parallel{names}{tail}"
+    dense = [
+        e for e, kind in zip(entries, kinds, strict=True) if not e["scope"] and kind != EXPERTS
+    ]
+    names = f" ({_names(dense)})" if len(dense) < 3 else ""
+    words = ["expert parallel"] * (len(dense) < len(whole)) + [f"tensor parallel{names}"] * bool(
+        dense
+    )
+    return " and ".join(words) + tail
 
 
 def _on_data(entries: list[dict[str, Any]], kinds: list[str], *, behind_weights: bool) -> str:
@@ -113,13 +85,3 @@ def _on_data(entries: list[dict[str, Any]], kinds: list[str], *, behind_weights:
 
 def _names(entries: list[dict[str, Any]]) -> str:
     return ", ".join(dict.fromkeys(e["group"] for e in entries))
-
-
-def _root(path: str) -> str:
-    found = _ROOT.match(path)
-    return found.group(0) if found else path
-
-
-def _tail(path: str) -> str:
-    """The last two keys: one name for a parameter and its moments, mu['w1'] and params['w1']."""
-    return "/".join(_KEY.findall(_ATTRIBUTE.sub("", path))[-2:]) or path

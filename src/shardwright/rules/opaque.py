@@ -27,19 +27,14 @@ _BY_REASON: dict[str, str] = {
     "a token or an effect, not an array": "after_all create_token check dce_sink unreachable",
     "shapes of exported programs, known before a plan is made": """
         dim_as_value dimension_size shape_assertion""",
-    "a derivative rule of custom_vjp(optimize_remat=True) that JAX has not opened": "remat_opt",
-    "metadata around a jaxpr; its operands are not one array each": "xla_metadata_call",
     "a cuDNN kernel that brings its own partitioner": """
         dot_product_attention_bwd dot_product_attention_bwd_wrapper dot_product_attention_fp8_bwd
         dot_product_attention_fp8_bwd_wrapper dot_product_attention_fp8_fwd
         dot_product_attention_fp8_fwd_wrapper dot_product_attention_fwd
         dot_product_attention_fwd_wrapper rnn_bwd rnn_fwd scaled_matmul scaled_matmul_wrapper""",
     "sparse formats: where the non-zeros are is data": """
-        bcoo_dot_general bcoo_dot_general_sampled bcoo_extract bcoo_fromdense bcoo_sort_indices
-        bcoo_spdot_general bcoo_sum_duplicates bcoo_todense bcoo_transpose bcsr_dot_general
-        bcsr_extract bcsr_fromdense bcsr_todense coo_fromdense coo_matmat coo_matvec coo_spmm
-        coo_spmv coo_todense csr_fromdense csr_matmat csr_matvec csr_spmm csr_spmv csr_todense
-        spsolve todense""",
+        coo_fromdense coo_matmat coo_matvec coo_spmm coo_spmv coo_todense csr_fromdense csr_matmat
+        csr_matvec csr_spmm csr_spmv csr_todense spsolve todense""",
 }
 
 OPAQUE: dict[str, str] = {

@@ -18,7 +18,12 @@ RULES: dict[str, RuleFn] = {}
 USER_RULES: dict[str, RuleFn] = {}
 
 _INLINED = "inlined: the ops of its jaxpr take its place"
-# Primitives that hold jaxprs: tracing takes them apart, so they need no rule.
+_SPARSE = (
+    "bcoo_dot_general", "bcoo_dot_general_sampled", "bcoo_extract", "bcoo_fromdense",
+    "bcoo_sort_indices", "bcoo_spdot_general", "bcoo_sum_duplicates", "bcoo_todense",
+    "bcoo_transpose", "bcsr_dot_general", "bcsr_extract", "bcsr_fromdense", "bcsr_todense",
+)  # fmt: skip
+# Primitives that hold jaxprs or stand for one: tracing takes them apart, so they need no rule.
 STRUCTURAL: dict[str, str] = {
     "jit": _INLINED,
     "call": _INLINED,
@@ -29,8 +34,11 @@ STRUCTURAL: dict[str, str] = {
     "custom_lin": _INLINED,
     "custom_vmap_call": _INLINED,
     "linear_call": _INLINED,
+    "remat_opt": "inlined: the ops of its forward rule take its place",
+    "xla_metadata_call": _INLINED,
     "remat2": "inlined, its ops marked as rematerialised",
     "custom_linear_solve": "inlined: the ops of its `solve` take its place",
+    **dict.fromkeys(_SPARSE, "inlined: the gathers and scatters that JAX lowers it to"),
     "scan": "a region that runs `length` times",
     "while": "two regions, condition and body, with an estimated trip count",
     "cond": "one region per branch",

@@ -210,12 +210,16 @@ def einsum(
 
 def with_work(rule: Rule, operations: float) -> Rule:
     """The same rule, doing this many operations in all."""
-    return replace(rule, work=operations / math.prod(rule.sizes))
+    return replace(rule, work=operations / max(1, math.prod(rule.sizes)))
 
 
 def opaque_rule(op: OpShape) -> Rule:
-    """Nothing is known: every dim is whole and belongs to this op alone."""
+    """Nothing is known: every dim is whole and belongs to this op alone.
+
+    It is taken to do one operation per element: more would be a guess.
+    """
     operands = [op.dims(i) for i in range(len(op.operands))]
     results = [op.result_dims(i) for i in range(len(op.results))]
     every = [label for slot in (*operands, *results) for label in slot]
-    return einsum(op, operands, results, replicate=every, opaque=True)
+    rule = einsum(op, operands, results, replicate=every, opaque=True)
+    return with_work(rule, sum(math.prod(t.shape) for t in (*op.operands, *op.results)))

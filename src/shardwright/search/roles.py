@@ -20,8 +20,9 @@ from shardwright.rules.rule import MATRIX
 
 # Another group is data too when it is on this part of the activation bytes that batch is on.
 ALSO_DATA = 0.05
-# A dim on more than this part of all dots with parameters is the residual stream.
-RESIDUAL = 0.6
+# A dim on more than this part of all dots with parameters, and on more than the two that make and
+# sum any hidden dim, is the residual stream.
+RESIDUAL, HIDDEN_DOTS = 0.6, 2
 
 _ROOT = re.compile(r"^[^.\[]+")
 
@@ -33,12 +34,17 @@ class WeightDot:
     op: int
     contracted: frozenset[int]
     free: frozenset[int]
-    slices: frozenset[int]  # one dot for each: experts
+    slices: frozenset[int]  # one dot for each: experts, or channels of a depthwise filter
     looked_up: frozenset[int]  # indexed dims of a table
 
     @property
     def groups(self) -> frozenset[int]:
         return self.contracted | self.free | self.slices | self.looked_up
+
+    @property
+    def experts(self) -> frozenset[int]:
+        """Slices that are whole matrices."""
+        return self.slices if self.free else frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +76,7 @@ def find_roles(analysis: Analysis) -> Roles:
     worth = {g.index: g for g in analysis.groups}
     residual = _residual(dots, worth)
     hidden = _hidden(dots, worth, {*residual, *batch})
-    experts = tuple(sorted({g for d in dots for g in d.slices if g in worth} - set(batch)))
+    experts = tuple(sorted({g for d in dots for g in d.experts if g in worth} - set(batch)))
     in_matrices = {g for d in dots for g in d.groups}
     sequence = [
         g for g in analysis.groups
@@ -80,6 +86,20 @@ def find_roles(analysis: Analysis) -> Roles:
     return Roles(
         batch, tuple(g.index for g in sequence), hidden, residual, experts, weights, dots, groups_of
     )
+
+
+def group_roles(analysis: Analysis) -> dict[int, str]:
+    """What each group is, in one word: batch, sequence, experts, residual, hidden, or data."""
+    roles = find_roles(analysis)
+    on_weights = {g for v in roles.weights for g, _ in roles.groups_of[v]}
+    out = {g.index: "hidden" for g in analysis.groups}
+    for g in roles.sequence:
+        meets_itself = bool(analysis.all_groups[g].conflict_sets)
+        if meets_itself or g not in on_weights:
+            out[g] = "sequence" if meets_itself else "data"
+    out |= dict.fromkeys(roles.residual[:1], "residual")
+    out |= dict.fromkeys(roles.experts, "experts")
+    return out | dict.fromkeys(roles.batch, "batch")
 
 
 def value_groups(analysis: Analysis) -> list[list[tuple[int, int]]]:
@@ -229,10 +249,9 @@ def _residual(dots: tuple[WeightDot, ...], worth: Mapping[int, object]) -> tuple
         for g in d.groups:
             count[g] = count.get(g, 0) + 1
     both = {g for d in dots for g in d.contracted} & {g for d in dots for g in (d.free | d.slices)}
-    return tuple(
-        sorted((g for g in both if g in worth and count[g] > RESIDUAL * len(dots)),
-               key=lambda g: (-count[g], g))
-    )  # fmt: skip
+    most = max(HIDDEN_DOTS, RESIDUAL * len(dots))
+    found = (g for g in both if g in worth and count[g] > most)
+    return tuple(sorted(found, key=lambda g: (-count[g], g)))
 
 
 def _hidden(dots: tuple[WeightDot, ...], worth: dict, taken: set[int]) -> tuple[int, ...]:  # type: ignore[type-arg]
@@ -240,7 +259,7 @@ def _hidden(dots: tuple[WeightDot, ...], worth: dict, taken: set[int]) -> tuple[
     made = {g for d in dots for g in d.free}
     summed = {g for d in dots for g in d.contracted}
     looked_up = {g for d in dots for g in d.looked_up}
-    sliced = {g for d in dots for g in d.slices}
+    sliced = {g for d in dots for g in d.experts}
 
     def order(groups: set[int]) -> list[int]:
         return sorted(

@@ -136,11 +136,19 @@ def _sharded_data_parallel(
     if isinstance(data, NotApplicable):
         return data
     cover = cover_weights(context, axis, (*listed, *data), scope)
+    if not cover and scope == UPDATES and not _optimiser_state(context):
+        return NotApplicable("no optimiser state among the arguments")
     if not cover:
         return NotApplicable(
             f"no parameter has a dim divisible by {context.model.mesh.shape[axis]}"
         )
     return (*data, *cover)
+
+
+def _optimiser_state(context: Context) -> bool:
+    """Whether an argument never feeds a contraction: moments, say."""
+    layouts = context.model.layouts
+    return any(layouts.table[int(layouts.of_value[v])].update for v in context.roles.weights)
 
 
 def cover_weights(context: Context, axis: str, listed: AxisList, scope: int) -> AxisList:

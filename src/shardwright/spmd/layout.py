@@ -14,6 +14,7 @@ import numpy as np
 
 from shardwright.analysis.analysis import Analysis
 from shardwright.errors import ShardwrightError
+from shardwright.program.tracing import CARRIES
 from shardwright.program.types import LITERAL, NO_OP, Program
 from shardwright.rules.rule import MATRIX
 from shardwright.spmd.decisions import UPDATES, State
@@ -53,7 +54,7 @@ class Layout(NamedTuple):
 
     def can_split(self, atom: int, left: int, n: int) -> bool:
         """Whether n devices can share what is `left` of an atom."""
-        return left >= n and (left % n == 0 or self.pads(atom))
+        return self.units > 0 and left >= n and (left % n == 0 or self.pads(atom))
 
     def local_bytes(self, placement: Placement, axis_sizes: Sequence[int]) -> int:
         """Bytes of one device's part."""
@@ -92,11 +93,13 @@ class Layouts:
         self._left = np.zeros((count, width, width), bool)  # [S, J, K] K is left of J in its dim
         self._base = np.ones(count, np.float64)
         self._pads = np.zeros((count, width), bool)
+        self._able = np.zeros((len(self.axis_sizes), count, width), bool)  # [A, S, J] if undivided
         for s, layout in enumerate(self.table):
             self._base[s] = layout.itemsize * layout.units
             for j, a in enumerate(layout.atoms):
                 self._group[s, j], self._size[s, j] = a.group, a.size
                 self._pads[s, j] = layout.pads(j)
+                self._able[:, s, j] = [layout.can_split(j, a.size, n) for n in self.axis_sizes]
                 if a.bit >= 0:
                     self._bit[s, j], self._side[s, j] = a.bit, a.side
                 for k in range(j):
@@ -104,9 +107,6 @@ class Layouts:
         self._update = np.array([lay.update for lay in self.table], bool).reshape(1, count, 1)
         self._compound = bool(self._left.any())
         self._conflicted = np.nonzero(self._bit < self.bits.count)  # atoms that a bit decides
-        self._able = [
-            ((self._size % n == 0) | self._pads) & (self._size >= n) for n in self.axis_sizes
-        ]  # [A][S, J] while nothing else splits the atom
 
     def place(self, states: Sequence[State]) -> tuple[np.ndarray, np.ndarray]:
         """(placements [B, S, A], local bytes [B, S]) of every layout in every state.
@@ -257,9 +257,11 @@ def find_updates(program: Program) -> list[bool]:
     A result that takes the place of a donated input is stored as that input is.
     """
     feeds = [False] * (len(program.values) + 1)  # the last entry stands for literals
-    for _ in range(2):  # the second round carries through loops
+    before = -1
+    while before != (before := sum(feeds)):  # every round carries through one more loop
         for op in reversed(program.ops):
-            if op.rule.unit == MATRIX or any(feeds[v] for v in op.results):
+            comes_round = op.name in CARRIES and any(feeds[v] for v in op.operands)
+            if op.rule.unit == MATRIX or comes_round or any(feeds[v] for v in op.results):
                 for v in op.operands:
                     feeds[v] = True
         feeds[LITERAL] = False
