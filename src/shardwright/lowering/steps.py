@@ -106,14 +106,17 @@ def make_steps(model: CostModel, state: State) -> Steps:
                 gathers.append(False)
                 continue
             moves = choice.operand_moves[slot]
-            needs.append(path(v, moves))
+            made_up = table[layout_of[v]].made_up
+            needs.append((spec(v, choice.needs[slot]),) if made_up else path(v, moves))
             gathers.append(any(m.kind == ALL_GATHER for m in moves))
             slot += 1
         makes: list[tuple[Spec, ...]] = []
         for v, produced, moves in zip(
             op.results, choice.produced, choice.result_moves, strict=True
         ):
-            if not moves:
+            if table[layout_of[v]].made_up:
+                makes.append(())  # numbers alone: pinned at each use, so that each makes its own
+            elif not moves:
                 makes.append((stored_spec(v),))
             else:
                 way = (spec(v, produced), *path(v, moves), stored_spec(v))
