@@ -213,12 +213,15 @@ def primitives() -> dict[str, Any]:
 
 def bind(eqn: Any, args: list[Any], **changes: Any) -> list[Any]:
     """Evaluates an equation on these arguments, with some of its parameters replaced."""
+    with eqn.ctx.manager:
+        return bind_part(eqn, args, **changes)
+
+
+def bind_part(eqn: Any, args: list[Any], **changes: Any) -> list[Any]:
+    """The same on one device's parts, inside a shard_map, which is a context of its own."""
     params = eqn.primitive.get_bind_params({**eqn.params, **changes})
     stack = source_info_util.current_name_stack() + eqn.source_info.name_stack
-    with (
-        source_info_util.user_context(eqn.source_info.traceback, name_stack=stack),
-        eqn.ctx.manager,
-    ):
+    with source_info_util.user_context(eqn.source_info.traceback, name_stack=stack):
         out = eqn.primitive.bind(*args, **params)
     return list(out) if eqn.primitive.multiple_results else [out]
 

@@ -15,6 +15,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from shardwright import _jax
 from shardwright.errors import ShardwrightError
+from shardwright.lowering.convolution import convolve
 from shardwright.lowering.partial import add_up, over_leading, split_dims
 from shardwright.lowering.steps import Partial, Spec, Step, Steps, partition_spec
 from shardwright.program.tracing import CALLS, REMATS
@@ -153,7 +154,9 @@ class _Walk:
         carried = next((s.partial for s in operands if s.partial), None)
         partial = step.partial or carried
         if partial is None:
-            if eqn.primitive.name in STUBBORN:
+            if step.convolution:
+                results = [convolve(eqn, args, step.convolution, self.mesh)]
+            elif eqn.primitive.name in STUBBORN:
                 results = self.in_parts(eqn, args, step)
             else:
                 results = _jax.bind(eqn, args)
@@ -196,7 +199,7 @@ class _Walk:
         """A stubborn op computed on each device's part, by hand."""
         specs = [partition_spec(way[0]) for way in step.makes]
         mapped = jax.shard_map(
-            lambda *xs: tuple(_jax.bind(eqn, list(xs))),
+            lambda *xs: tuple(_jax.bind_part(eqn, list(xs))),
             mesh=self.mesh, in_specs=(specs[0],), out_specs=tuple(specs),
         )  # fmt: skip
         return list(mapped(*args))

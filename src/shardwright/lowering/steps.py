@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from jax.sharding import PartitionSpec
 
@@ -10,8 +11,8 @@ from shardwright.cost.model import CostModel
 from shardwright.program.fingerprint import argument_types
 from shardwright.program.types import LITERAL, Op
 from shardwright.spmd.decisions import State
-from shardwright.spmd.follow import Choice, sums_at_once
-from shardwright.spmd.layout import Layout, Placement
+from shardwright.spmd.follow import Choice, split_by, sums_at_once
+from shardwright.spmd.layout import WHOLE, Layout, Placement
 from shardwright.spmd.moves import ALL_GATHER, REDUCE_SCATTER, Move
 from shardwright.spmd.opclass import NO_CLASS
 from shardwright.spmd.weights import find_sums, summed_once
@@ -30,6 +31,25 @@ class Partial:
     scatter: int | None = None  # the dim over which the sum is scattered in one collective
 
 
+class Exchange(NamedTuple):
+    """Rows that neighbours send each other along a split dim of an op's first operand."""
+
+    dim: int
+    axes: tuple[str, ...]
+    before: int  # rows of the part before
+    after: int  # rows of the part behind
+
+
+@dataclass(frozen=True, slots=True)
+class Convolution:
+    """A convolution computed on each device's part, after neighbours have exchanged rows."""
+
+    operands: tuple[Spec, ...]
+    result: Spec
+    exchanges: tuple[Exchange, ...]
+    partial: tuple[str, ...]  # axes over which the results are summed
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One op: where its operands must be, and how its results travel to where they are kept."""
@@ -39,6 +59,7 @@ class Step:
     makes: tuple[tuple[Spec, ...], ...]  # per result: as produced, ..., as stored
     partial: Partial | None = None
     defer: bool = False  # the result is added to others before it is reduced
+    convolution: Convolution | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +145,7 @@ def make_steps(model: CostModel, state: State) -> Steps:
         by_serial[op.serial] = Step(
             tuple(needs), tuple(gathers), tuple(makes),
             _partial(model, op, choice, makes[0] if makes else (), op.index in deferred),
-            op.index in deferred,
+            op.index in deferred, _convolution(model, op, choice),
         )  # fmt: skip
     return Steps(
         by_serial, program.walk_length,
@@ -179,6 +200,27 @@ def _partial(
         dims.append(tuple(row))
     sizes = tuple(model.mesh.sizes[a] for a in choice.partial)
     return Partial(axes, sizes, tuple(dims), way, scatter)
+
+
+def _convolution(model: CostModel, op: Op, choice: Choice) -> Convolution | None:
+    """How a convolution is computed in parts; None for other ops, and for one that is whole."""
+    if op.name != "conv_general_dilated" or all(c == WHOLE for c in choice.claims):
+        return None
+    op_class, names = model.classes.table[int(model.classes.of_op[op.index])], model.mesh.names
+    exchanges = []
+    for halo in op.rule.halos:
+        axes = split_by(op_class, choice.claims, halo.factor)
+        if axes:
+            dim = op.rule.operands[0].index((halo.factor,))
+            on = tuple(names[a] for a in axes)
+            exchanges.append(Exchange(dim, on, halo.before, halo.after))
+    placed = zip(op_class.slots, (*choice.needs, *choice.produced), strict=True)
+    *operands, result = [
+        spec_of(slot.layout, placement, len(dims), names)
+        for (slot, placement), dims in zip(placed, op.rule.slots, strict=True)
+    ]
+    partial = tuple(names[a] for a in choice.partial)
+    return Convolution(tuple(operands), result, tuple(exchanges), partial)
 
 
 def _scatter_dim(choice: Choice, axes: tuple[str, ...], way: tuple[Spec, ...]) -> int | None:

@@ -29,19 +29,20 @@ class OpClass:
     """One class: the rule refined to atoms, and the layouts it works on."""
 
     __slots__ = (
-        "example", "in_results", "index", "key_layouts", "kinds", "operands", "results", "rule",
-        "sizes", "slots", "splittable", "ways",
+        "example", "factors", "in_results", "index", "key_layouts", "kinds", "operands", "results",
+        "rule", "sizes", "slots", "splittable", "ways",
     )  # fmt: skip
 
     def __init__(
         self, index: int, rule: Rule, sizes: tuple[int, ...], kinds: tuple[str, ...],
-        splittable: tuple[bool, ...], operands: tuple[Slot, ...], results: tuple[Slot, ...],
-        example: int,
+        factors: tuple[int, ...], splittable: tuple[bool, ...], operands: tuple[Slot, ...],
+        results: tuple[Slot, ...], example: int,
     ) -> None:  # fmt: skip
         self.index = index
         self.rule = rule
         self.sizes = sizes  # [op atoms]
         self.kinds = kinds  # [op atoms] factor kinds
+        self.factors = factors  # [op atoms] factor of the rule
         self.splittable = splittable  # [op atoms]
         self.operands = operands  # literals left out
         self.results = results
@@ -128,5 +129,6 @@ def _op_class(
     )
     results = tuple(slot(v, dims) for v, dims in zip(op.results, op.rule.results, strict=True))
     return OpClass(
-        index, op.rule, tuple(sizes), kinds, tuple(splittable), operands, results, op.index
-    )
+        index, op.rule, tuple(sizes), kinds, tuple(factors), tuple(splittable), operands, results,
+        op.index,
+    )  # fmt: skip
