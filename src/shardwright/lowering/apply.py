@@ -106,8 +106,8 @@ class _Walk:
     def moved(self, array: Any, step: Step, operand: int) -> Any:
         """An operand as the op needs it; one copy serves all uses in the same place.
 
-        A weight gathered for the forward pass is gathered again for the backward pass: the
-        barrier keeps the compiler from holding the first copy in between.
+        What is moved for the forward pass is moved again for the backward pass: the barrier keeps
+        the compiler from holding the first copy in between.
         """
         way = step.needs[operand]
         if not way:
@@ -115,7 +115,7 @@ class _Walk:
         key = (id(array), way, self.backward)
         if key not in self._copies:
             held = array
-            if self.backward and step.gathers[operand]:
+            if self.backward and step.travels[operand]:
                 held = jax.lax.optimization_barrier(array)
             self._copies[key] = (array, self.pin(held, way))  # keeps `array`, and so its id
         return self._copies[key][1]

@@ -13,7 +13,7 @@ from shardwright.program.types import LITERAL, Op
 from shardwright.spmd.decisions import State
 from shardwright.spmd.follow import Choice, split_by, sums_at_once
 from shardwright.spmd.layout import WHOLE, Layout, Placement
-from shardwright.spmd.moves import ALL_GATHER, REDUCE_SCATTER, Move
+from shardwright.spmd.moves import REDUCE_SCATTER, SLICE, Move
 from shardwright.spmd.opclass import NO_CLASS
 from shardwright.spmd.weights import find_sums, summed_once
 
@@ -55,7 +55,7 @@ class Step:
     """One op: where its operands must be, and how its results travel to where they are kept."""
 
     needs: tuple[tuple[Spec, ...] | None, ...]  # per operand: placements on the way; None: literal
-    gathers: tuple[bool, ...]  # per operand: whether it is gathered on the way
+    travels: tuple[bool, ...]  # per operand: whether it is sent to other devices on the way
     makes: tuple[tuple[Spec, ...], ...]  # per result: as produced, ..., as stored
     partial: Partial | None = None
     defer: bool = False  # the result is added to others before it is reduced
@@ -120,16 +120,16 @@ def make_steps(model: CostModel, state: State) -> Steps:
             continue
         choice, slot = choices[c], 0
         needs: list[tuple[Spec, ...] | None] = []
-        gathers: list[bool] = []
+        travels: list[bool] = []
         for v in op.operands:
             if v == LITERAL:
                 needs.append(None)
-                gathers.append(False)
+                travels.append(False)
                 continue
             moves = choice.operand_moves[slot]
             made_up = table[layout_of[v]].made_up
             needs.append((spec(v, choice.needs[slot]),) if made_up else path(v, moves))
-            gathers.append(any(m.kind == ALL_GATHER for m in moves))
+            travels.append(any(m.kind != SLICE for m in moves))
             slot += 1
         makes: list[tuple[Spec, ...]] = []
         for v, produced, moves in zip(
@@ -143,7 +143,7 @@ def make_steps(model: CostModel, state: State) -> Steps:
                 way = (spec(v, produced), *path(v, moves), stored_spec(v))
                 makes.append(tuple(dict.fromkeys(way)))
         by_serial[op.serial] = Step(
-            tuple(needs), tuple(gathers), tuple(makes),
+            tuple(needs), tuple(travels), tuple(makes),
             _partial(model, op, choice, makes[0] if makes else (), op.index in deferred),
             op.index in deferred, _convolution(model, op, choice),
         )  # fmt: skip
