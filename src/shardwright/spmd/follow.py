@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 from shardwright.rules.rule import NOTHING, PASS, Rule
 from shardwright.rules.rule import PERMUTE as PERMUTES
 from shardwright.spmd.layout import WHOLE, Placement
-from shardwright.spmd.moves import ALL_TO_ALL, PERMUTE, Move, reduction, reshard
+from shardwright.spmd.moves import PERMUTE, Move, reduction, reshard
 from shardwright.spmd.opclass import NO_ATOM, OpClass, Slot
 
 
@@ -116,7 +116,7 @@ class _Way(NamedTuple):
 
 def choose(op: OpClass, stored: Sequence[Placement], prices: Prices) -> Choice:
     """The cheapest way to compute `op` when its slots are stored like this; ties keep order."""
-    options = _options(op, stored, len(prices.axis_sizes))
+    options = _options(op, stored, prices.axis_sizes)
     first = tuple([o[0] if o else WHOLE for o in options])
     if max(map(len, options)) <= 1 and all([a == WHOLE or op.kinds[a] == PASS for a in first]):  # noqa: C419
         way = _way(op, first, prices)
@@ -151,15 +151,26 @@ def _seconds(
     return total
 
 
-def _options(op: OpClass, stored: Sequence[Placement], axes: int) -> list[list[int]]:
-    """For each axis the op atoms that some slot gives it, in the order of the slots."""
-    options: list[list[int]] = [[] for _ in range(axes)]
+def _options(
+    op: OpClass, stored: Sequence[Placement], axis_sizes: Sequence[int]
+) -> list[list[int]]:
+    """For each axis the op atoms that some slot gives it, in the order of the slots.
+
+    A dim that is cut, joined or turned around cannot stay split: then another may take its axis.
+    """
+    options: list[list[int]] = [[] for _ in axis_sizes]
     for slot, placement in zip(op.slots, stored, strict=True):
         for a, j in enumerate(placement):
-            if j != WHOLE:
-                atom = slot.to_op[j]
-                if atom != NO_ATOM and op.splittable[atom] and atom not in options[a]:
-                    options[a].append(atom)
+            atom = slot.to_op[j] if j != WHOLE else NO_ATOM
+            if atom == NO_ATOM:
+                continue
+            if op.splittable[atom]:
+                found = [atom]
+            elif op.kinds[atom] == PERMUTES:
+                found = [k for k in op.detours if op.sizes[k] % axis_sizes[a] == 0]
+            else:
+                continue
+            options[a] += [k for k in found if k not in options[a]]
     return options
 
 
@@ -291,12 +302,7 @@ def _rounds(
 def _exchanges(
     op: OpClass, claims: Placement, slot_bytes: Sequence[int], axis_sizes: Sequence[int]
 ) -> list[Move]:
-    """What an op exchanges when permutation factors are split, as measured on XLA.
-
-    A window needs rows of its first operand from both sides, of each dim in turn; a
-    concatenation sends every operand and its result through an all-to-all; whatever else only
-    moves data (slice, pad, reverse) may move all of it.
-    """
+    """Windows need rows of the first operand from both sides, of each dim in turn."""
     moves: list[Move] = []
     size = slot_bytes[0] if op.rule.halos else 0
     for halo in op.rule.halos:
@@ -306,13 +312,4 @@ def _exchanges(
             reach = [n for n in (halo.before, halo.after) if n]
             moves += [Move(PERMUTE, axes, size * n // rows, ()) for n in reach]
             size += size * sum(reach) // rows
-    windows = {halo.factor for halo in op.rule.halos}
-    for axis, atom in enumerate(claims):
-        if atom == WHOLE or op.kinds[atom] != PERMUTES or op.factors[atom] in windows:
-            continue
-        held = [b for slot, b in zip(op.slots, slot_bytes, strict=True) if atom in slot.to_op]
-        if len(held) > 2:
-            moves += [Move(ALL_TO_ALL, (axis,), b, ()) for b in held]
-        else:
-            moves.append(Move(PERMUTE, (axis,), max(held, default=0), ()))
     return moves

@@ -21,6 +21,8 @@ from shardwright.spmd.decisions import UPDATES, State
 WHOLE = -1  # an axis that splits no atom of a value
 Placement = tuple[int, ...]  # [axes] atom index or WHOLE
 
+CARRIES = ("scan.carry", "while.carry")  # ties of (what a round makes, what it began with)
+
 _NEVER = 1 << 20  # the rank of a group that is not listed
 
 
@@ -243,12 +245,16 @@ def _pinned(layout: Layout, axes: int, dims: Sequence[Sequence[int]]) -> Placeme
 def find_updates(program: Program) -> list[bool]:
     """For each value, whether it never feeds a contraction: gradients, moments, new weights.
 
-    A result that takes the place of a donated input is stored as that input is.
+    A result that takes the place of a donated input is stored as that input is; a loop stores
+    what it hands to its next round as what it got from the last.
     """
     feeds = [False] * (len(program.values) + 1)  # the last entry stands for literals
-    for _ in range(2):  # the second round carries through loops
+    before: list[bool] = []
+    while feeds != before:  # what a loop hands to its next round comes back to its first op
+        before = list(feeds)
         for op in reversed(program.ops):
-            if op.rule.unit == MATRIX or any(feeds[v] for v in op.results):
+            read = op.operands if op.name in CARRIES else ()
+            if op.rule.unit == MATRIX or any(feeds[v] for v in (*op.results, *read)):
                 for v in op.operands:
                     feeds[v] = True
         feeds[LITERAL] = False

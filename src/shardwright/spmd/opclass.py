@@ -8,7 +8,7 @@ import numpy as np
 
 from shardwright.analysis.analysis import Analysis
 from shardwright.program.types import LITERAL, Op, Program
-from shardwright.rules.rule import REPLICATE, Rule
+from shardwright.rules.rule import PASS, PERMUTE, REPLICATE, Rule
 from shardwright.spmd.layout import Layout, Layouts, Placement
 
 
@@ -29,8 +29,8 @@ class OpClass:
     """One class: the rule refined to atoms, and the layouts it works on."""
 
     __slots__ = (
-        "example", "factors", "in_results", "index", "key_layouts", "kinds", "operands", "results",
-        "rule", "sizes", "slots", "splittable", "ways",
+        "detours", "example", "factors", "in_results", "index", "key_layouts", "kinds", "operands",
+        "results", "rule", "sizes", "slots", "splittable", "ways",
     )  # fmt: skip
 
     def __init__(
@@ -44,6 +44,9 @@ class OpClass:
         self.kinds = kinds  # [op atoms] factor kinds
         self.factors = factors  # [op atoms] factor of the rule
         self.splittable = splittable  # [op atoms]
+        # Atoms that an axis may split instead of a permutation atom: parts change places
+        # before the op and after it, and nothing inside.
+        self.detours = [k for k, kind in enumerate(kinds) if kind == PASS and splittable[k]]
         self.operands = operands  # literals left out
         self.results = results
         self.slots = operands + results
@@ -103,7 +106,11 @@ def _op_class(
     for atom, f in enumerate(factors):
         atoms_of.setdefault(f, []).append(atom)
     kinds = tuple(op.rule.kinds[f] for f in factors)
-    splittable = [kind != REPLICATE for kind in kinds]
+    windows = {halo.factor for halo in op.rule.halos}
+    splittable = [
+        kind != REPLICATE and (kind != PERMUTE or f in windows)
+        for kind, f in zip(kinds, factors, strict=True)
+    ]
 
     def slot(value: int, dims: tuple[tuple[int, ...], ...]) -> Slot:
         number = int(layouts.of_value[value])
