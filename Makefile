@@ -51,8 +51,9 @@ format: $(VENV)/.dev ## rewrite the code in the house format
 test: lint           ## lint, types, tests (the host CPU is the referee)
 	$(BIN)/python -m pytest -n 2 --ignore=tests/referee
 
-referee: $(VENV)/.referee ## tests against the TPU and GPU compilers, without that hardware
-	$(BIN)/python -m pytest tests/referee tests/plans/exhaustive.py
+referee: $(VENV)/.referee ## every plan of the zoo; the TPU and GPU compilers, without that hardware
+	$(BIN)/python -m pytest tests/referee
+	$(BIN)/python -m pytest -n 2 tests/plans/exhaustive.py
 
 bench: $(VENV)/.dev  ## measure speed
 	$(BIN)/python benchmarks/run.py

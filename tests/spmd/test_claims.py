@@ -171,6 +171,20 @@ def test_updates_never_feed_a_contraction() -> None:
     assert [update_of[v] for v in program.outputs] == [False, True]  # as the donated arguments
 
 
+def test_a_loop_hands_on_what_it_stores_alike() -> None:
+    """The carry is multiplied in the next round: no round may store it as an update."""
+
+    def fn(x: jax.Array, ws: jax.Array) -> jax.Array:
+        return jax.lax.scan(lambda c, w: (c @ w, None), x, ws)[0]
+
+    f32 = jnp.float32
+    args = (jax.ShapeDtypeStruct((8, 8), f32), jax.ShapeDtypeStruct((3, 8, 8), f32))
+    program = trace(fn, *args)
+    updates = find_updates(program)
+    (carry,) = [op for op in program.ops if op.name == "scan.carry"]
+    assert [updates[v] for v in carry.operands] == [False, False]
+
+
 def test_state_comes_back_as_it_went_in() -> None:
     """A result that takes a donated argument's buffer is stored like it, whatever is listed."""
     for lists in ("D", "F", "D!", "F!", "B D", "F D!"):

@@ -181,6 +181,39 @@ def test_a_dim_that_cannot_be_split_is_gathered() -> None:
     assert told(ir_of(analysis, {"a": 4}, WORK, "N"), "sort").startswith("a:")
 
 
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: jnp.concatenate([x * 2.0, x], 0),
+        lambda x: jax.lax.slice_in_dim(x * 2.0, 4, 36),
+        lambda x: jnp.pad(x * 2.0, ((4, 4), (0, 0))),
+        lambda x: jax.lax.rev(x * 2.0, (0,)),
+    ],
+)
+def test_a_dim_that_is_cut_or_joined_gives_its_axis_to_another(fn: Any) -> None:
+    """Parts change places before and after; where no other dim divides, all is gathered."""
+    for columns, kind in ((8, "all-to-all"), (3, "all-gather")):
+        analysis = analysis_of(fn, [f32(64, columns)], {"M": "x[0]"})
+        ir = ir_of(analysis, {"a": 4}, WORK, "M")
+        assert {c.kind for c in ir.collectives} == {kind}
+
+
+def test_windows_exchange_the_rows_they_reach_over() -> None:
+    """[2, 64/4, 16, 8] image, 3x3 windows: one row from each side; with stride 2, from one."""
+    for stride, rows in ((1, 2), (2, 1)):
+
+        def fn(x: Any, w: Any, stride: int = stride) -> Any:
+            numbers = ("NHWC", "HWIO", "NHWC")
+            return jax.lax.conv_general_dilated(
+                x, w, (stride, stride), "SAME", dimension_numbers=numbers
+            )
+
+        analysis = analysis_of(fn, [f32(2, 64, 16, 8), f32(3, 3, 8, 8)], {"Y": "x[1]"})
+        ir = ir_of(analysis, {"a": 4}, WORK, "Y")
+        moved = [(c.kind, c.bytes) for c in ir.collectives]
+        assert moved == [("collective-permute", 2 * 16 * 8 * 4)] * rows
+
+
 def test_list_order_decides_which_dim_is_computed_apart() -> None:
     analysis = analysis_of(
         lambda x, y: x * y, [f32(64, 64), f32(64, 64)], {"M": "x[0]", "N": "x[1]"}

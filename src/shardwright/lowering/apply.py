@@ -15,6 +15,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from shardwright import _jax
 from shardwright.errors import ShardwrightError
+from shardwright.lowering.convolution import convolve
 from shardwright.lowering.partial import add_up, over_leading, split_dims
 from shardwright.lowering.steps import Partial, Spec, Step, Steps, partition_spec
 from shardwright.program.tracing import CALLS, REMATS
@@ -106,8 +107,8 @@ class _Walk:
     def moved(self, array: Any, step: Step, operand: int) -> Any:
         """An operand as the op needs it; one copy serves all uses in the same place.
 
-        A weight gathered for the forward pass is gathered again for the backward pass: the
-        barrier keeps the compiler from holding the first copy in between.
+        What is moved for the forward pass is moved again for the backward pass: the barrier keeps
+        the compiler from holding the first copy in between.
         """
         way = step.needs[operand]
         if not way:
@@ -115,7 +116,7 @@ class _Walk:
         key = (id(array), way, self.backward)
         if key not in self._copies:
             held = array
-            if self.backward and step.gathers[operand]:
+            if self.backward and step.travels[operand]:
                 held = jax.lax.optimization_barrier(array)
             self._copies[key] = (array, self.pin(held, way))  # keeps `array`, and so its id
         return self._copies[key][1]
@@ -156,7 +157,9 @@ class _Walk:
         carried = next((s.partial for s in operands if s.partial), None)
         partial = step.partial or carried
         if partial is None:
-            if eqn.primitive.name in STUBBORN:
+            if step.convolution:
+                results = [convolve(eqn, args, step.convolution, self.mesh)]
+            elif eqn.primitive.name in STUBBORN:
                 results = self.in_parts(eqn, args, step)
             else:
                 results = _jax.bind(eqn, args)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
+from typing import NamedTuple
 
 from jax.sharding import PartitionSpec
 
@@ -10,9 +12,9 @@ from shardwright.cost.model import CostModel
 from shardwright.program.fingerprint import argument_types
 from shardwright.program.types import LITERAL, Op
 from shardwright.spmd.decisions import State
-from shardwright.spmd.follow import Choice, sums_at_once
-from shardwright.spmd.layout import Layout, Placement
-from shardwright.spmd.moves import ALL_GATHER, REDUCE_SCATTER, Move
+from shardwright.spmd.follow import Choice, split_by, sums_at_once
+from shardwright.spmd.layout import WHOLE, Layout, Placement
+from shardwright.spmd.moves import REDUCE_SCATTER, SLICE, Move
 from shardwright.spmd.opclass import NO_CLASS
 from shardwright.spmd.weights import find_sums, summed_once
 
@@ -30,16 +32,36 @@ class Partial:
     scatter: int | None = None  # the dim over which the sum is scattered in one collective
 
 
+class Exchange(NamedTuple):
+    """Rows that neighbours send each other along a split dim of an op's first operand."""
+
+    dim: int
+    axes: tuple[str, ...]
+    before: int  # rows of the part before
+    after: int  # rows of the part behind
+
+
+@dataclass(frozen=True, slots=True)
+class Convolution:
+    """A convolution computed on each device's part, after neighbours have exchanged rows."""
+
+    operands: tuple[Spec, ...]
+    result: Spec
+    exchanges: tuple[Exchange, ...]
+    partial: tuple[str, ...]  # axes over which the results are summed
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One op: where its operands must be, and how its results travel to where they are kept."""
 
     needs: tuple[tuple[Spec, ...] | None, ...]  # per operand: placements on the way; None: literal
-    gathers: tuple[bool, ...]  # per operand: whether it is gathered on the way
+    travels: tuple[bool, ...]  # per operand: whether it is sent to other devices on the way
     reads: tuple[Spec, ...]  # per operand: where it is in the end
     makes: tuple[tuple[Spec, ...], ...]  # per result: as produced, ..., as stored
     partial: Partial | None = None
     defer: bool = False  # the result is added to others before it is reduced
+    convolution: Convolution | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,32 +122,35 @@ def make_steps(model: CostModel, state: State) -> Steps:
             continue
         choice, slot = choices[c], 0
         needs: list[tuple[Spec, ...] | None] = []
-        gathers: list[bool] = []
+        travels: list[bool] = []
         reads: list[Spec] = []
         for v in op.operands:
             if v == LITERAL:
                 needs.append(None)
-                gathers.append(False)
+                travels.append(False)
                 reads.append(())
                 continue
             moves = choice.operand_moves[slot]
-            needs.append(path(v, moves))
+            made_up = table[layout_of[v]].made_up
             reads.append(spec(v, choice.needs[slot]))
-            gathers.append(any(m.kind == ALL_GATHER for m in moves))
+            needs.append((reads[-1],) if made_up else path(v, moves))
+            travels.append(any(m.kind != SLICE for m in moves))
             slot += 1
         makes: list[tuple[Spec, ...]] = []
         for v, produced, moves in zip(
             op.results, choice.produced, choice.result_moves, strict=True
         ):
-            if not moves:
+            if table[layout_of[v]].made_up:
+                makes.append(())  # numbers alone: pinned at each use, so that each makes its own
+            elif not moves:
                 makes.append((stored_spec(v),))
             else:
                 way = (spec(v, produced), *path(v, moves), stored_spec(v))
                 makes.append(tuple(dict.fromkeys(way)))
         by_serial[op.serial] = Step(
-            tuple(needs), tuple(gathers), tuple(reads), tuple(makes),
+            tuple(needs), tuple(travels), tuple(reads), tuple(makes),
             _partial(model, op, choice, makes[0] if makes else (), op.index in deferred),
-            op.index in deferred,
+            op.index in deferred, _convolution(model, op, choice),
         )  # fmt: skip
     return Steps(
         by_serial, program.walk_length,
@@ -180,6 +205,32 @@ def _partial(
         dims.append(tuple(row))
     sizes = tuple(model.mesh.sizes[a] for a in choice.partial)
     return Partial(axes, sizes, tuple(dims), way, scatter)
+
+
+def _convolution(model: CostModel, op: Op, choice: Choice) -> Convolution | None:
+    """How a convolution is computed in parts; None for other ops, whole ones and uneven parts."""
+    if op.name != "conv_general_dilated" or all(c == WHOLE for c in choice.claims):
+        return None
+    op_class, names = model.classes.table[int(model.classes.of_op[op.index])], model.mesh.names
+    for atom, size in enumerate(op_class.sizes):
+        if size % prod(
+            n for n, c in zip(model.mesh.sizes, choice.claims, strict=True) if c == atom
+        ):
+            return None
+    exchanges = []
+    for halo in op.rule.halos:
+        axes = split_by(op_class, choice.claims, halo.factor)
+        if axes:
+            dim = op.rule.operands[0].index((halo.factor,))
+            on = tuple(names[a] for a in axes)
+            exchanges.append(Exchange(dim, on, halo.before, halo.after))
+    placed = zip(op_class.slots, (*choice.needs, *choice.produced), strict=True)
+    *operands, result = [
+        spec_of(slot.layout, placement, len(dims), names)
+        for (slot, placement), dims in zip(placed, op.rule.slots, strict=True)
+    ]
+    partial = tuple(names[a] for a in choice.partial)
+    return Convolution(tuple(operands), result, tuple(exchanges), partial)
 
 
 def _scatter_dim(choice: Choice, axes: tuple[str, ...], way: tuple[Spec, ...]) -> int | None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from shardwright.rules.registry import register
 from shardwright.rules.rule import MATRIX, OpShape, Rule, einsum, with_work
+from shardwright.rules.windows import halo
 
 
 @register("conv_general_dilated")
@@ -38,6 +39,7 @@ def _conv(op: OpShape) -> Rule:
     right[rhs[1]] = "in"
     result[out[0]] = "batch"
     permute: list[Any] = []
+    halos: dict[Any, tuple[int, int, int]] = {}
     reduce: list[Any] = ["in"] if groups == 1 else []
     # XLA splits groups, not what is inside one (inside a batch group it even aborts).
     replicate: list[Any] = []
@@ -49,24 +51,28 @@ def _conv(op: OpShape) -> Rule:
         kernel, position = ("kernel", n), ("position", n)
         i, k, o = lhs_shape[lhs[2 + n]], rhs_shape[rhs[2 + n]], out_shape[out[2 + n]]
         stride, pads = p["window_strides"][n], tuple(p["padding"][n])
-        dilated = p["lhs_dilation"][n] != 1 or p["rhs_dilation"][n] != 1
+        dilations = (p["lhs_dilation"][n], p["rhs_dilation"][n])
+        reach = halo(i, o, size=k, stride=stride, pads=pads, dilations=dilations)
         right[rhs[2 + n]], result[out[2 + n]], left[lhs[2 + n]] = kernel, position, position
         replicate.append(kernel)
         sizes[kernel], sizes[position] = k, o
-        if i == o * stride and k == stride and pads == (0, 0) and not dilated:
+        if i == o * stride and k == stride and pads == (0, 0) and dilations == (1, 1):
             left[lhs[2 + n]] = [position, kernel]  # windows tile the input: no halo
         elif k > o and i == k:  # the gradient of a kernel: positions of both are summed over
             # XLA would reduce it, but sums over mesh axes that split nothing as well: wrong.
             left[lhs[2 + n]] = kernel
             replicate.append(position)
-        elif k > o:  # the same, with strides: every window covers most of the input
+        elif k > o or reach is None or batch_groups > 1:
+            # The same with strides, where every window covers most of the input; or windows that
+            # do not go together with even parts of the input.
             left[lhs[2 + n]] = ("input", n)
             replicate += [position, ("input", n)]
         else:
             permute.append(position)
+            halos[position] = reach
     rule = einsum(
         op, [left, right], [result],
-        reduce=reduce, permute=permute, replicate=replicate, sizes=sizes, unit=MATRIX,
+        reduce=reduce, permute=permute, replicate=replicate, sizes=sizes, unit=MATRIX, halos=halos,
     )  # fmt: skip
     kernel_points = math.prod(rhs_shape) // rhs_shape[rhs[0]]
     return with_work(rule, 2 * math.prod(out_shape) * kernel_points)

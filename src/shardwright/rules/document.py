@@ -28,7 +28,7 @@ price:
 | pass-through | nothing moves | not listed |
 | reduction | the result is partial, to be summed | `reduction={j}` |
 | other reductions | the same, by max, min, mul, and, or, argmax, argmin | `reduction_max={j}` |
-| permutation | neighbours exchange a halo; its dims may differ in size | `permutation={j}` |
+| permutation | windows exchange rows; else another dim is split meanwhile | `permutation={j}` |
 | need-replication | not possible: the dim is gathered first | `need_replication={j}` |
 
 Each line below is compiled by XLA in the tests, once per factor, and compared with Shardy's rule;

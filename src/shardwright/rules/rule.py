@@ -56,6 +56,15 @@ class OpShape(NamedTuple):
         return [("r", result, d) for d in range(len(self.results[result].shape))]
 
 
+class Halo(NamedTuple):
+    """How far the windows of an op reach over the edges of a part of its first operand."""
+
+    factor: int
+    rows: int  # of the first operand along that factor
+    before: int  # rows of the part before
+    after: int  # rows of the part behind
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """How the dims of an op's operands and results meet, and what it computes."""
@@ -71,6 +80,7 @@ class Rule:
     linear: tuple[int, ...] = ()
     opaque: bool = False  # nothing is known: reported
     additive: bool = False  # the result is the sum of its linear operands, not their product
+    halos: tuple[Halo, ...] = ()  # of permutation factors that are windows
 
     @property
     def slots(self) -> tuple[tuple[Dim, ...], ...]:
@@ -134,13 +144,15 @@ def einsum(
     linear: tuple[int, ...] = (),
     opaque: bool = False,
     additive: bool = False,
+    halos: Mapping[Any, tuple[int, int, int]] | None = None,
 ) -> Rule:
     """The rule that these dim labels spell.
 
     A dim is a label (any hashable), None (no factor) or a *list* of labels (compound, major to
     minor; their sizes must be given in `sizes`). Equal labels are one factor. Dims of size 1
     get no factor. `reduce` maps labels to reductions ("add" when only listed). A permutation
-    factor has the size given in `sizes`, or the largest of its dims.
+    factor has the size given in `sizes`, or the largest of its dims. `halos` maps labels of
+    windows to (rows of the first operand, rows needed before, rows needed behind).
     """
     known: dict[Any, int] = dict(sizes or {})
     reductions = dict(reduce) if isinstance(reduce, Mapping) else dict.fromkeys(reduce, "add")
@@ -205,6 +217,7 @@ def einsum(
     return Rule(
         operand_dims, result_dims, tuple(factor_sizes), tuple(kinds),
         unit, work, fusible, linear, opaque, additive,
+        tuple(Halo(index[label], *rows) for label, rows in (halos or {}).items() if label in index),
     )  # fmt: skip
 
 

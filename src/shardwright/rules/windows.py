@@ -3,10 +3,30 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from shardwright.rules.registry import register
 from shardwright.rules.rule import OpShape, Rule, einsum, with_work
+
+
+def halo(
+    rows: int, windows: int, *, size: int, stride: int, pads: Sequence[int],
+    dilations: Sequence[int] = (1, 1),
+) -> tuple[int, int, int] | None:  # fmt: skip
+    """(rows, rows needed before a part, rows needed behind it), the same for every even part.
+
+    `dilations` are those of the rows and of the window. None where parts of the rows and parts of
+    the windows do not go together: windows of one part begin at another place than of the next.
+
+    >>> halo(16, 16, size=3, stride=1, pads=(1, 1)), halo(16, 8, size=3, stride=2, pads=(0, 1))
+    ((16, 1, 1), (16, 0, 1))
+    """
+    apart, within = dilations
+    if rows * apart != windows * stride:
+        return None
+    behind = (size - 1) * within - stride - pads[0]  # the last place read past the part
+    return rows, max(0, pads[0] // apart), max(0, behind // apart + 1)
 
 
 def _windows(op: OpShape, large: int, small: int) -> tuple[list[Any], list[Any], dict[str, Any]]:
@@ -23,9 +43,11 @@ def _windows(op: OpShape, large: int, small: int) -> tuple[list[Any], list[Any],
     permute: list[Any] = []
     replicate: list[Any] = []
     sizes: dict[Any, int] = {}
+    halos: dict[Any, tuple[int, int, int]] = {}
     for d, (n, m) in enumerate(zip(slots[large].shape, slots[small].shape, strict=True)):
         size, stride = p["window_dimensions"][d], p["window_strides"][d]
-        dilated = any(p.get(key, (1,) * (d + 1))[d] != 1 for key in _DILATIONS)
+        dilations = [p.get(key, (1,) * (d + 1))[d] for key in _DILATIONS]
+        dilated = dilations != [1, 1]
         pads = tuple(p["padding"][d])
         within = ("within", d)
         before.append(d)
@@ -38,7 +60,11 @@ def _windows(op: OpShape, large: int, small: int) -> tuple[list[Any], list[Any],
             replicate.append(within)
         else:
             permute.append(d)
-    return before, after, {"permute": permute, "replicate": replicate, "sizes": sizes}
+            reach = halo(n, m, size=size, stride=stride, pads=pads, dilations=dilations)
+            if reach:
+                halos[d] = reach
+    kinds = {"permute": permute, "replicate": replicate, "sizes": sizes, "halos": halos}
+    return before, after, kinds
 
 
 _DILATIONS = ("base_dilation", "window_dilation")
@@ -64,6 +90,7 @@ def _scattered(op: OpShape, operand: int, source: int) -> tuple[list[Any], list[
     """Labels of operand and source. Windows that overlap or are padded stay whole: split there,
     XLA (jaxlib 0.10.2) adds up wrong numbers; the referee found it."""
     before, after, kinds = _windows(op, operand, source)
+    kinds.pop("halos")
     for d in kinds.pop("permute"):
         after[d] = ("window", d)
         kinds["replicate"] += [d, ("window", d)]

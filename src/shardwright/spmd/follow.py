@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import product
+from math import prod
 from typing import NamedTuple, Protocol
 
 from shardwright.rules.rule import NOTHING, PASS, Rule
 from shardwright.rules.rule import PERMUTE as PERMUTES
 from shardwright.spmd.layout import WHOLE, Placement
-from shardwright.spmd.moves import ALL_TO_ALL, PERMUTE, Move, reduction, reshard
+from shardwright.spmd.moves import PERMUTE, Move, reduction, reshard
 from shardwright.spmd.opclass import NO_ATOM, OpClass, Slot
 
 
@@ -115,7 +116,7 @@ class _Way(NamedTuple):
 
 def choose(op: OpClass, stored: Sequence[Placement], prices: Prices) -> Choice:
     """The cheapest way to compute `op` when its slots are stored like this; ties keep order."""
-    options = _options(op, stored, len(prices.axis_sizes))
+    options = _options(op, stored, prices.axis_sizes)
     first = tuple([o[0] if o else WHOLE for o in options])
     if max(map(len, options)) <= 1 and all([a == WHOLE or op.kinds[a] == PASS for a in first]):  # noqa: C419
         way = _way(op, first, prices)
@@ -150,15 +151,26 @@ def _seconds(
     return total
 
 
-def _options(op: OpClass, stored: Sequence[Placement], axes: int) -> list[list[int]]:
-    """For each axis the op atoms that some slot gives it, in the order of the slots."""
-    options: list[list[int]] = [[] for _ in range(axes)]
+def _options(
+    op: OpClass, stored: Sequence[Placement], axis_sizes: Sequence[int]
+) -> list[list[int]]:
+    """For each axis the op atoms that some slot gives it, in the order of the slots.
+
+    A dim that is cut, joined or turned around cannot stay split: then another may take its axis.
+    """
+    options: list[list[int]] = [[] for _ in axis_sizes]
     for slot, placement in zip(op.slots, stored, strict=True):
         for a, j in enumerate(placement):
-            if j != WHOLE:
-                atom = slot.to_op[j]
-                if atom != NO_ATOM and op.splittable[atom] and atom not in options[a]:
-                    options[a].append(atom)
+            atom = slot.to_op[j] if j != WHOLE else NO_ATOM
+            if atom == NO_ATOM:
+                continue
+            if op.splittable[atom]:
+                found = [atom]
+            elif op.kinds[atom] == PERMUTES:
+                found = [k for k in op.detours if op.sizes[k] % axis_sizes[a] == 0]
+            else:
+                continue
+            options[a] += [k for k in found if k not in options[a]]
     return options
 
 
@@ -203,7 +215,20 @@ def _possible(op: OpClass, claims: Sequence[int], axis_sizes: Sequence[int]) -> 
                 for i in range(j):
                     if atoms[i].dim == atoms[j].dim and left[slot.to_op[i]] > 1:
                         return False
+    for halo in op.rule.halos:  # parts are even, and no window reaches further than the next one
+        parts = prod(axis_sizes[a] for a in split_by(op, claims, halo.factor))
+        if parts > 1 and (
+            op.rule.sizes[halo.factor] % parts
+            or halo.rows % parts
+            or halo.rows // parts < max(halo.before, halo.after)
+        ):
+            return False
     return True
+
+
+def split_by(op: OpClass, claims: Sequence[int], factor: int) -> tuple[int, ...]:
+    """The axes that split a factor of the rule."""
+    return tuple([a for a, c in enumerate(claims) if c != WHOLE and op.factors[c] == factor])
 
 
 def _local(op: OpClass, claims: Placement, axis_sizes: Sequence[int]) -> list[int]:
@@ -231,12 +256,7 @@ def _way(op: OpClass, claims: Placement, prices: Prices) -> _Way | None:
             for slot, p in zip(op.slots, (*needs, *produced), strict=True)
         ]
         local = _local(op, claims, prices.axis_sizes)
-        exchanges = [
-            move
-            for a, c in enumerate(claims)
-            if c != WHOLE and op.kinds[c] == PERMUTES
-            for move in _exchanges(op, a, c, local[c], slot_bytes)
-        ]
+        exchanges = _exchanges(op, claims, slot_bytes, prices.axis_sizes)
         way = _Way(
             claims, needs, produced, partial,
             _rounds(op, claims, partial) if partial else (), slot_bytes, exchanges,
@@ -279,23 +299,17 @@ def _rounds(
     return tuple(tuple(axes) for axes in by_atom.values())
 
 
-# A window reaches over this many rows of its neighbours' parts.
-HALO_ROWS = 2
-
-
 def _exchanges(
-    op: OpClass, axis: int, atom: int, local: int, slot_bytes: Sequence[int]
+    op: OpClass, claims: Placement, slot_bytes: Sequence[int], axis_sizes: Sequence[int]
 ) -> list[Move]:
-    """What an op exchanges when a permutation atom is split, as measured on XLA.
-
-    A window (a compute op) needs rows of its first operand from both sides; a concatenation
-    sends every operand and its result through an all-to-all; whatever else only moves data
-    (slice, pad, reverse) may move all of it.
-    """
-    if op.rule.work > 0:
-        rows = slot_bytes[0] * HALO_ROWS // max(local, 1)
-        return [Move(PERMUTE, (axis,), min(slot_bytes[0], rows), ())]
-    held = [b for slot, b in zip(op.slots, slot_bytes, strict=True) if atom in slot.to_op]
-    if len(held) > 2:
-        return [Move(ALL_TO_ALL, (axis,), b, ()) for b in held]
-    return [Move(PERMUTE, (axis,), max(held, default=0), ())]
+    """Windows need rows of the first operand from both sides, of each dim in turn."""
+    moves: list[Move] = []
+    size = slot_bytes[0] if op.rule.halos else 0
+    for halo in op.rule.halos:
+        axes = split_by(op, claims, halo.factor)
+        if axes:
+            rows = halo.rows // prod(axis_sizes[a] for a in axes)
+            reach = [n for n in (halo.before, halo.after) if n]
+            moves += [Move(PERMUTE, axes, size * n // rows, ()) for n in reach]
+            size += size * sum(reach) // rows
+    return moves

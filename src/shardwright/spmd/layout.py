@@ -254,14 +254,16 @@ def _pinned(layout: Layout, axes: int, dims: Sequence[Sequence[int]]) -> Placeme
 def find_updates(program: Program) -> list[bool]:
     """For each value, whether it never feeds a contraction: gradients, moments, new weights.
 
-    A result that takes the place of a donated input is stored as that input is.
+    A result that takes the place of a donated input is stored as that input is; a loop stores
+    what it hands to its next round as what it got from the last.
     """
     feeds = [False] * (len(program.values) + 1)  # the last entry stands for literals
-    before = -1
-    while before != (before := sum(feeds)):  # every round carries through one more loop
+    before: list[bool] = []
+    while feeds != before:  # what a loop hands to its next round comes back to its first op
+        before = list(feeds)
         for op in reversed(program.ops):
-            comes_round = op.name in CARRIES and any(feeds[v] for v in op.operands)
-            if op.rule.unit == MATRIX or comes_round or any(feeds[v] for v in op.results):
+            read = op.operands if op.name in CARRIES else ()
+            if op.rule.unit == MATRIX or any(feeds[v] for v in (*op.results, *read)):
                 for v in op.operands:
                     feeds[v] = True
         feeds[LITERAL] = False

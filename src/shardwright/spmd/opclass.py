@@ -8,7 +8,7 @@ import numpy as np
 
 from shardwright.analysis.analysis import Analysis
 from shardwright.program.types import LITERAL, Op, Program
-from shardwright.rules.rule import NOTHING, PERMUTE, REPLICATE, Rule
+from shardwright.rules.rule import NOTHING, PASS, PERMUTE, REPLICATE, Rule
 from shardwright.spmd.layout import Layout, Layouts, Placement
 
 
@@ -29,29 +29,33 @@ class OpClass:
     """One class: the rule refined to atoms, and the layouts it works on."""
 
     __slots__ = (
-        "example", "in_results", "index", "key_layouts", "kinds", "operands", "pads", "results",
-        "rule", "sizes", "slots", "splittable", "ways",
+        "detours", "example", "factors", "in_results", "index", "key_layouts", "kinds", "operands",
+        "pads", "results", "rule", "sizes", "slots", "splittable", "ways",
     )  # fmt: skip
 
     def __init__(
         self, index: int, rule: Rule, sizes: tuple[int, ...], kinds: tuple[str, ...],
-        splittable: tuple[bool, ...], operands: tuple[Slot, ...], results: tuple[Slot, ...],
-        example: int,
+        factors: tuple[int, ...], splittable: tuple[bool, ...], operands: tuple[Slot, ...],
+        results: tuple[Slot, ...], example: int,
     ) -> None:  # fmt: skip
         self.index = index
         self.rule = rule
         self.sizes = sizes  # [op atoms]
         self.kinds = kinds  # [op atoms] factor kinds
+        self.factors = factors  # [op atoms] factor of the rule
         self.splittable = splittable  # [op atoms]
         # [op atoms] whether an axis may split it unevenly: compilers pad dots, sums and what is
-        # computed element by element, not what works along a dim (sorts, factorisations).
-        along = rule.unit != NOTHING and REPLICATE in rule.kinds
+        # computed element by element, not what works along a dim (sorts, windows).
+        along = bool(rule.halos) or (rule.unit != NOTHING and REPLICATE in rule.kinds)
         self.pads = tuple(
             kind not in (PERMUTE, REPLICATE)
             and not along
             and not any(_shares_dim(slot, k) for slot in (*operands, *results))
             for k, kind in enumerate(kinds)
         )
+        # Atoms that an axis may split instead of a permutation atom: parts change places
+        # before the op and after it, and nothing inside.
+        self.detours = [k for k, kind in enumerate(kinds) if kind == PASS and splittable[k]]
         self.operands = operands  # literals left out
         self.results = results
         self.slots = operands + results
@@ -117,7 +121,11 @@ def _op_class(
     for atom, f in enumerate(factors):
         atoms_of.setdefault(f, []).append(atom)
     kinds = tuple(op.rule.kinds[f] for f in factors)
-    splittable = [kind != REPLICATE for kind in kinds]
+    windows = {halo.factor for halo in op.rule.halos}
+    splittable = [
+        kind != REPLICATE and (kind != PERMUTE or f in windows)
+        for kind, f in zip(kinds, factors, strict=True)
+    ]
 
     def slot(value: int, dims: tuple[tuple[int, ...], ...]) -> Slot:
         number = int(layouts.of_value[value])
@@ -143,5 +151,6 @@ def _op_class(
     )
     results = tuple(slot(v, dims) for v, dims in zip(op.results, op.rule.results, strict=True))
     return OpClass(
-        index, op.rule, tuple(sizes), kinds, tuple(splittable), operands, results, op.index
-    )
+        index, op.rule, tuple(sizes), kinds, tuple(factors), tuple(splittable), operands, results,
+        op.index,
+    )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 # For what runs a few times only: compiled quickly rather than well.
-QUICK = {"xla_backend_optimization_level": 0}
+QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
 
 
 @dataclass(frozen=True, kw_only=True)
