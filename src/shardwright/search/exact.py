@@ -12,7 +12,7 @@ Limits count work, not seconds: the same program gives the same certificate on e
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from shardwright.search.bounds import least_class_s, least_step_s
 from shardwright.search.columns import Columns, TooLarge, find_columns
 from shardwright.search.objective import OVER_MEMORY_S, Budget, Objective
 from shardwright.search.space import Space
-from shardwright.search.terms import Below, Block, Pricer, find_blocks, find_terms
+from shardwright.search.terms import Below, Block, Pricer, Spent, find_blocks, find_terms
 from shardwright.spmd.decisions import State
 from shardwright.spmd.layout import WHOLE
 
@@ -65,20 +65,24 @@ class Limits:
     """How much a proof may do."""
 
     columns: int = 120_000  # per axis
-    choices: int = 40_000  # op classes looked at
+    choices: int = 40_000  # op classes looked at (see Pricer)
     evaluations: int = 8_000
     nodes: int = 4_000  # choices of columns for all axes but the last
 
-
-class _Spent(Exception):
-    """A limit was reached."""
+    def scaled(self, share: float) -> Limits:
+        """So many times as much."""
+        return Limits(*[max(1, int(n * share)) for n in astuple(self)])
 
 
 def certify(
     space: Space, objective: Objective, budget: Budget, limits: Limits | None = None
 ) -> tuple[Certificate, State | None]:
-    """(certificate of the objective's best state, a better state if the proof found one)."""
-    proof = _Proof(space, objective, budget, limits or Limits())
+    """(certificate of the objective's best state, a better state if the proof found one).
+
+    How much it may do follows the budget, unless `limits` says otherwise.
+    """
+    share = budget.evaluations / Budget().evaluations
+    proof = _Proof(space, objective, budget, limits or Limits().scaled(share))
     return proof.run()
 
 
@@ -105,12 +109,12 @@ class _Proof:
         except TooLarge:
             return self._certificate(self._relaxed() * self.scale, float("inf")), None
         covered = float(np.prod([float(len(c)) for c in self.columns]))
-        self.pricer = Pricer(self.model)
+        self.pricer = Pricer(self.model, self.limits.choices)
         self.blocks = find_blocks(find_terms(self.pricer), self.columns)
         try:
             bound = self._first_axis()
-        except _Spent:
-            bound = self.floor
+        except Spent:
+            bound = max(self.floor, self._relaxed() * self.scale)
         return self._certificate(min(bound, self.incumbent), covered), self.better
 
     def _relaxed(self) -> float:
@@ -188,7 +192,7 @@ class _Proof:
         """Looks at all columns of the next axis, given one column of each earlier axis."""
         self.nodes += 1
         if self.nodes > self.limits.nodes:
-            raise _Spent
+            raise Spent
         self._check()
         axis = len(chosen)
         total = np.full(len(self.columns[axis]), np.inf)
@@ -246,15 +250,15 @@ class _Proof:
                 break
             self._check()
             if self.objective.evaluations - self.first > self.limits.evaluations:
-                raise _Spent
+                raise Spent
             before = self.objective.best_s
             self.objective([(*head, self.columns[-1].list_of(j)) for j in part])
             if self.objective.best_s < before:
                 self.better = self.objective.best
 
     def _check(self) -> None:
-        if self.pricer.calls > self.limits.choices or self.budget.expired():
-            raise _Spent
+        if self.budget.expired():
+            raise Spent
 
 
 def _at(columns: Columns, earlier: list[tuple[int, ...]], rows: np.ndarray) -> np.ndarray:

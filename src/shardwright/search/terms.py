@@ -7,6 +7,7 @@ layouts are added up into one *block*, whose table over all columns is small.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -21,12 +22,21 @@ Stored = dict[int, Placement]  # layout -> placement
 Row = tuple[int, ...]  # the atom that one axis splits, for each layout of a block
 
 
-class Pricer:
-    """Seconds of op classes and shared movements, given how layouts are stored."""
+class Spent(Exception):
+    """A limit was reached."""
 
-    def __init__(self, model: CostModel) -> None:
+
+class Pricer:
+    """Seconds of op classes and shared movements, given how layouts are stored.
+
+    Raises Spent after `limit` choices; on a third axis an op has about three times as many ways
+    to be computed, so each counts three times, and so on.
+    """
+
+    def __init__(self, model: CostModel, limit: float = math.inf) -> None:
         self.model = model
-        self.calls = 0
+        self.calls, self._limit = 0, limit
+        self._weight = 3 ** max(0, len(model.mesh.sizes) - 2)
         self._choices: dict[tuple[int, tuple[Placement, ...]], Choice] = {}
         self._seconds: dict[tuple[int, tuple[Placement, ...]], float] = {}
 
@@ -35,7 +45,9 @@ class Pricer:
         key = (index, tuple([stored[i] for i in op.key_layouts]))
         known = self._choices.get(key)
         if known is None:
-            self.calls += 1
+            self.calls += self._weight
+            if self.calls > self._limit:
+                raise Spent
             known = self._choices[key] = self.model.choose(op, key[1])
         return known
 
