@@ -30,6 +30,8 @@ LATE = 3  # entries before the tree looks at updates
 FROM_ROOT = 0.9  # guided completions that leave the path as well
 ELITE, ELITE_BIAS = 12, 0.15  # kinds of good states that guide completions; how often the best
 LARGEST = 12  # layouts by which kinds are told apart
+# So many simulations in a row that found so few new states: the end of a small space.
+EXHAUSTED, FEW = 5, 8
 MOST_CHANGES = 20  # of a guided completion, until it is one not seen before
 TEMPERATURE = 0.05  # of the prior, in units of log seconds
 
@@ -101,17 +103,18 @@ def mcts(
     macros = _plant(tree, space, objective, scale, seeds)
     best_s, best_at = objective.best_s, objective.evaluations
     idle = 0
-    while objective.evaluations < limit and not budget.expired() and idle < 200:
+    while objective.evaluations < limit and not budget.expired() and idle < EXHAUSTED:
         before = objective.evaluations
         start = macros[int(rng.integers(len(macros)))] if macros and rng.random() < 0.3 else root
         path, leaf = select(tree, start)
         found = tree.score[leaf]
         if not tree.expanded[leaf]:
             expand(tree, space, objective, scale, leaf)
-        share = GUIDED if objective.evaluations > first + budget.evaluations * EARLY else 0.0
+        late = objective.evaluations > first + budget.evaluations * EARLY or idle > 0
+        share = GUIDED if late else 0.0
         found = min(found, rollout(tree, space, objective, scale, leaf, rng, share))
         backup(tree, path, float(found))
-        idle = 0 if objective.evaluations > before else idle + 1
+        idle = 0 if objective.evaluations > before + FEW else idle + 1
         if objective.best_s < best_s:
             objective(mirrors(space, objective.best))
             best_s, best_at = objective.best_s, objective.evaluations
