@@ -37,6 +37,15 @@ def reads_fused(op: Op) -> bool:
     ) and len(op.operands) <= 2  # fmt: skip
 
 
+def picks_entries(op: Op) -> bool:
+    """Whether an op reads single entries of its first operand, and computes those on the fly."""
+    rule = op.rule
+    return (
+        rule.unit == NOTHING and not rule.fusible and not op.tie and len(op.operands) == 2
+        and any(kind not in (PASS, PERMUTE, REPLICATE) for kind in rule.kinds)
+    )  # fmt: skip
+
+
 def find_fusions(program: Program) -> Fusion:
     """Walks the program once, in order."""
     count = len(program.values)
@@ -65,7 +74,11 @@ def find_fusions(program: Program) -> Fusion:
             if x != LITERAL:
                 behind.update(dict.fromkeys((x,) if materialised[x] else sources[x]))
         readers = uses[v.index]
-        kept = any(not fused[u] and program.ops[u].name != "return" for u in readers)
+        kept = any(
+            not fused[u] and program.ops[u].name != "return"
+            and not (picks_entries(program.ops[u]) and program.ops[u].operands[0] == v.index)
+            for u in readers
+        )  # fmt: skip
         if not kept and len(readers) > 1:
             kept = sum(size[s] for s in behind) > RECOMPUTE_READS * size[v.index]
         materialised[v.index] = kept
