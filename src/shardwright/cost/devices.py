@@ -56,6 +56,7 @@ class Device:
     memory_bytes: int
     memory_bytes_per_s: float
     reserved_bytes: int = 0  # kept by the runtime: a plan may use memory_bytes - reserved_bytes
+    scratch_bytes: int = 0  # what a library takes for one dot, at most what the dot reads
     memory_efficiency: float = 1.0  # reached by large streams
     matrix_tile: tuple[int, int, int] = (1, 1, 1)  # (m, n, k) to which a local dot is padded
     matrix_fill_rows: int = 0  # rows' worth of time to load one tile of weights

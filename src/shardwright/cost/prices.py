@@ -63,6 +63,12 @@ class DevicePrices:
             vector_s(device, rule.work * points), stream_s(device, sum(slot_bytes))
         )
 
+    def scratch_bytes(self, op: OpClass, slot_bytes: Sequence[int]) -> int:
+        """Memory that an op needs while it runs, besides operands and results."""
+        if op.rule.unit != MATRIX:
+            return 0
+        return min(self.device.scratch_bytes, sum(slot_bytes[: len(op.operands)]))
+
     def _dot_s(self, op: OpClass, local: Sequence[int]) -> float:
         """A contraction as a batched [m, k] x [k, n]."""
         roles = self._roles.get(op.index)

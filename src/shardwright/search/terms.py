@@ -110,12 +110,31 @@ class Below(NamedTuple):
     spread: float  # what the column can change
 
 
+class _Part:
+    """The terms of a block on the same layouts, worked out once for every way to store them."""
+
+    def __init__(self, terms: list[Term]) -> None:
+        self._layouts, self._terms = tuple(sorted(terms[0].layouts)), terms
+        self._known: dict[tuple[Placement, ...], float] = {}
+
+    def seconds(self, stored: Stored) -> float:
+        key = tuple([stored[i] for i in self._layouts])
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = sum([term.seconds(stored) for term in self._terms])
+        return known
+
+
 class Block:
     """Terms on one set of layouts, tabulated over the columns of each axis."""
 
     def __init__(self, layouts: frozenset[int], terms: list[Term], columns: list[Columns]) -> None:
         self.layouts = tuple(sorted(layouts))
         self.terms = terms
+        by_layouts: dict[frozenset[int], list[Term]] = {}
+        for term in terms:
+            by_layouts.setdefault(term.layouts, []).append(term)
+        self._parts = [_Part(same) for same in by_layouts.values()]
         self.columns = columns
         self._below: dict[tuple[Row, ...], Below] = {}
         self._distinct: dict[tuple[Row, ...], tuple[list[Row], np.ndarray]] = {}
@@ -166,7 +185,7 @@ class Block:
     def exact(self, rows: tuple[Row, ...]) -> float:
         """Seconds when the columns of all axes are chosen."""
         stored = dict(zip(self.layouts, zip(*rows, strict=True), strict=True))
-        return sum(term.seconds(stored) for term in self.terms)
+        return sum([part.seconds(stored) for part in self._parts])
 
 
 def find_blocks(terms: Sequence[Term], columns: list[Columns]) -> list[Block]:

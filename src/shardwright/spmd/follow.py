@@ -29,6 +29,8 @@ class Prices(Protocol):
 
     def compute_s(self, op: OpClass, local: Sequence[int], slot_bytes: Sequence[int]) -> float: ...
 
+    def scratch_bytes(self, op: OpClass, slot_bytes: Sequence[int]) -> int: ...
+
 
 class Route(NamedTuple):
     """The way of one layout from one placement to another."""
@@ -93,7 +95,7 @@ class Choice(NamedTuple):
     operand_s: tuple[float, ...]
     result_s: tuple[float, ...]
     exchange_s: float
-    temp_bytes: int  # moved copies of operands, results before they are moved
+    temp_bytes: int  # scratch, moved copies of operands, results before they are moved
 
     @property
     def total_s(self) -> float:
@@ -275,7 +277,7 @@ def _choice(op: OpClass, way: _Way, stored: Sequence[Placement], prices: Prices)
         out = [routes.reduce(s, made, way.rounds, want) for s, made, want in results]
     else:
         out = [routes.reshard(s, made, want) for s, made, want in results]
-    temp = 0
+    temp = prices.scratch_bytes(op, way.slot_bytes)
     for size, route in zip(way.slot_bytes, (*into, *out), strict=True):
         if route.moves:
             temp += size
