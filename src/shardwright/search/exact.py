@@ -210,14 +210,18 @@ class _Proof:
 
     def _promising(self, tables: list[Below]) -> tuple[np.ndarray, np.ndarray]:
         """(columns that may be better than the best known, their bounds), block by block."""
-        rows = np.arange(len(tables[0].number))
-        total = np.full(len(rows), sum(t.least for t in tables))
-        for t in sorted(tables, key=lambda t: -t.spread):  # telling ones first
-            keep = total * self.scale < self.incumbent * (1 - SAME)
-            rows, total = rows[keep], total[keep]
+        tables = sorted(tables, key=lambda t: -t.spread)  # telling ones first
+        first, least = tables[0], sum(t.least for t in tables)
+        enough = self.incumbent * (1 - SAME) / self.scale
+        seconds = first.seconds + (least - first.least)
+        rows = np.flatnonzero((seconds < enough)[first.number])
+        total = seconds[first.number[rows]]
+        for t in tables[1:]:
             if not len(rows) or not t.spread:
                 break
             total = total + (t.seconds[t.number[rows]] - t.least)
+            keep = total < enough
+            rows, total = rows[keep], total[keep]
         return rows, total
 
     def _may_fit(self, chosen: tuple[int, ...], rows: np.ndarray) -> np.ndarray:

@@ -16,7 +16,8 @@ import numpy as np
 from shardwright.cost.model import CostModel
 from shardwright.search.columns import Columns
 from shardwright.spmd.follow import Choice
-from shardwright.spmd.layout import Placement
+from shardwright.spmd.layout import WHOLE, Placement
+from shardwright.spmd.weights import Together
 
 Stored = dict[int, Placement]  # layout -> placement
 Row = tuple[int, ...]  # the atom that one axis splits, for each layout of a block
@@ -37,18 +38,19 @@ class Pricer:
         self.model = model
         self.calls, self._limit = 0, limit
         self._weight = 3 ** max(0, len(model.mesh.sizes) - 2)
-        self._choices: dict[tuple[int, tuple[Placement, ...]], Choice] = {}
-        self._seconds: dict[tuple[int, tuple[Placement, ...]], float] = {}
+        self._classes = model.classes.table
+        self._choices: list[dict[tuple[Placement, ...], Choice]] = [{} for _ in self._classes]
 
     def choice(self, index: int, stored: Stored) -> Choice:
-        op = self.model.classes.table[index]
-        key = (index, tuple([stored[i] for i in op.key_layouts]))
-        known = self._choices.get(key)
+        """How one class is computed."""
+        op = self._classes[index]
+        key = tuple([stored[i] for i in op.key_layouts])
+        known = self._choices[index].get(key)
         if known is None:
             self.calls += self._weight
             if self.calls > self._limit:
                 raise Spent
-            known = self._choices[key] = self.model.choose(op, key[1])
+            known = self._choices[index][key] = self.model.choose(op, key)
         return known
 
     def class_s(self, index: int, stored: Stored) -> float:
@@ -80,16 +82,20 @@ def find_terms(pricer: Pricer) -> list[Term]:
     terms = []
     for op in model.classes.table:
         terms.append(Term(op.key_layouts, lambda s, c=op.index: pricer.class_s(c, s), op.index))  # type: ignore[misc]
-    for together, price in (
-        *[(t, model._shared_s) for t in model.weights.shared],
-        *[(t, model._sum_s) for t in model.weights.sums],
-    ):
-        layouts = {i for c, _ in together.members for i in model.classes.table[c].key_layouts}
+    whole = (WHOLE,) * len(model.mesh.sizes)
 
-        def seconds(s: Stored, t=together, price=price) -> float:  # type: ignore[no-untyped-def]
-            return float(price(t, [pricer.choice(c, s) for c, _ in t.members]))
+    def shared(s: Stored, t: Together) -> float:
+        if s[t.layout] == whole:  # slices are free
+            return 0.0
+        return model._shared_s(t, [pricer.choice(c, s) for c, _ in t.members])
 
-        terms.append(Term(tuple(layouts), seconds))
+    def summed(s: Stored, t: Together) -> float:
+        return model._sum_s(t, [pricer.choice(c, s) for c, _ in t.members])
+
+    for groups, price in ((model.weights.shared, shared), (model.weights.sums, summed)):
+        for t in groups:
+            layouts = {i for c, _ in t.members for i in model.classes.table[c].key_layouts}
+            terms.append(Term(tuple(layouts), lambda s, t=t, price=price: price(s, t)))  # type: ignore[misc]
     for i, per_byte in enumerate(model._traffic_s.tolist()):
         if per_byte:
             layout = model.layouts.table[i]
@@ -113,16 +119,34 @@ class Below(NamedTuple):
 class _Part:
     """The terms of a block on the same layouts, worked out once for every way to store them."""
 
-    def __init__(self, terms: list[Term]) -> None:
+    def __init__(self, terms: list[Term], of_block: tuple[int, ...]) -> None:
         self._layouts, self._terms = tuple(sorted(terms[0].layouts)), terms
-        self._known: dict[tuple[Placement, ...], float] = {}
+        self._places = [of_block.index(i) for i in self._layouts]
+        self._known: dict[tuple[Row, ...], float] = {}
+        # By the id of a list of rows, which is kept so that no other list gets its id.
+        self._seen: dict[int, tuple[list[Row], list[Row], list[int]]] = {}
 
-    def seconds(self, stored: Stored) -> float:
-        key = tuple([stored[i] for i in self._layouts])
-        known = self._known.get(key)
+    def seconds(self, rows: tuple[Row, ...]) -> float:
+        """Given the rows of all axes, on these layouts alone."""
+        known = self._known.get(rows)
         if known is None:
-            known = self._known[key] = sum([term.seconds(stored) for term in self._terms])
+            stored = dict(zip(self._layouts, zip(*rows, strict=True), strict=True))
+            known = self._known[rows] = sum([term.seconds(stored) for term in self._terms])
         return known
+
+    def own(self, row: Row) -> Row:
+        """A row of the block on these layouts alone."""
+        return tuple([row[p] for p in self._places])
+
+    def table(self, earlier: tuple[Row, ...], last: list[Row]) -> np.ndarray:
+        """[rows] seconds for each of these rows of the last axis."""
+        if id(last) not in self._seen:
+            number: dict[Row, int] = {}
+            which = [number.setdefault(self.own(row), len(number)) for row in last]
+            self._seen[id(last)] = last, list(number), which
+        _, rows, which = self._seen[id(last)]
+        before = tuple([self.own(row) for row in earlier])
+        return np.array([self.seconds((*before, row)) for row in rows])[which]
 
 
 class Block:
@@ -134,7 +158,7 @@ class Block:
         by_layouts: dict[frozenset[int], list[Term]] = {}
         for term in terms:
             by_layouts.setdefault(term.layouts, []).append(term)
-        self._parts = [_Part(same) for same in by_layouts.values()]
+        self._parts = [_Part(same, self.layouts) for same in by_layouts.values()]
         self.columns = columns
         self._below: dict[tuple[Row, ...], Below] = {}
         self._distinct: dict[tuple[Row, ...], tuple[list[Row], np.ndarray]] = {}
@@ -155,12 +179,11 @@ class Block:
         if known is None:
             distinct, number = self.distinct(earlier)
             if len(earlier) + 1 == len(self.columns):
-                rows = [self.exact((*earlier, row)) for row in distinct]
+                rows = sum([part.table(earlier, distinct) for part in self._parts], np.zeros(1))
             else:
-                rows = [self.below((*earlier, row)).least for row in distinct]
-            least = min(rows)
-            known = Below(number, np.array(rows), least, max(rows) - least)
-            self._below[earlier] = known
+                rows = np.array([self.below((*earlier, row)).least for row in distinct])
+            least = float(rows.min())
+            known = self._below[earlier] = Below(number, rows, least, float(rows.max()) - least)
         return known
 
     def distinct(self, earlier: tuple[Row, ...]) -> tuple[list[Row], np.ndarray]:
@@ -184,8 +207,7 @@ class Block:
 
     def exact(self, rows: tuple[Row, ...]) -> float:
         """Seconds when the columns of all axes are chosen."""
-        stored = dict(zip(self.layouts, zip(*rows, strict=True), strict=True))
-        return sum([part.seconds(stored) for part in self._parts])
+        return sum([part.seconds(tuple(map(part.own, rows))) for part in self._parts])
 
 
 def find_blocks(terms: Sequence[Term], columns: list[Columns]) -> list[Block]:
