@@ -12,7 +12,7 @@ LAYERS, B, D = 4, 8, 512
 # Links are slow and nothing else costs much: whatever can stay whole should stay whole.
 DEVICE = sw.Device.like(
     "h100", name="slow links", link_bytes_per_s=1e9, node_bytes_per_s=1e9, latency_s=0.0,
-    half_bandwidth_bytes=0.0, op_overhead_s=0.0,
+    half_bandwidth_bytes=0.0, op_overhead_s=0.0, scratch_bytes=0,
 )  # fmt: skip
 
 
