@@ -98,7 +98,19 @@ class CostModel:
 
     def evaluate(self, states: Sequence[State]) -> Costs:
         """The costs of these states."""
-        placements, local_bytes = self.place(states)
+        return self._costs(*self.place(states))
+
+    def evaluate_stored(self, state: State, changes: Sequence[tuple[int, Placement]]) -> Costs:
+        """The costs of a state with each of these layouts stored in another way, one at a time."""
+        placements, local_bytes = (
+            np.repeat(array, len(changes), axis=0) for array in self.place([state])
+        )
+        for b, (layout, placement) in enumerate(changes):
+            placements[b, layout] = placement
+            local_bytes[b, layout] = self._local_bytes(layout, placement)
+        return self._costs(placements, local_bytes)
+
+    def _costs(self, placements: np.ndarray, local_bytes: np.ndarray) -> Costs:
         rows = self._rows(placements)  # [B, bundles]
         memo = self._memo
         compute = memo.compute_s[rows].sum(1) + local_bytes @ self._traffic_s
@@ -124,10 +136,11 @@ class CostModel:
         placements, local_bytes = self.layouts.place(states)
         for layout, placement in self.overrides.items():
             placements[:, layout] = placement
-            local_bytes[:, layout] = self.layouts.table[layout].local_bytes(
-                placement, self.mesh.sizes
-            )
+            local_bytes[:, layout] = self._local_bytes(layout, placement)
         return placements, local_bytes
+
+    def _local_bytes(self, layout: int, placement: Placement) -> int:
+        return self.layouts.table[layout].local_bytes(placement, self.mesh.sizes)
 
     def _rows(self, placements: np.ndarray) -> np.ndarray:
         """[B, bundles] the memo row of every bundle in every state; new ones are worked out."""

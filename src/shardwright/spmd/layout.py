@@ -62,6 +62,19 @@ class Layout(NamedTuple):
         """Whether n devices can share what is `left` of an atom."""
         return self.units > 0 and left >= n and (left % n == 0 or self.pads(atom))
 
+    def can_store(self, placement: Placement, axis_sizes: Sequence[int]) -> bool:
+        """Whether atoms divide, and only prefixes of compound dims are split."""
+        left = [a.size for a in self.atoms]
+        for atom, n in zip(placement, axis_sizes, strict=True):
+            if atom == WHOLE:
+                continue
+            dim = self.atoms[atom].dim
+            before = [left[k] for k in range(atom) if self.atoms[k].dim == dim]
+            if not self.can_split(atom, left[atom], n) or any(k > 1 for k in before):
+                return False
+            left[atom] = -(-left[atom] // n)
+        return True
+
     def local_bytes(self, placement: Placement, axis_sizes: Sequence[int]) -> int:
         """Bytes of one device's part."""
         sizes = [a.size for a in self.atoms]
