@@ -100,14 +100,15 @@ class CostModel:
         """The costs of these states."""
         return self._costs(*self.place(states))
 
-    def evaluate_stored(self, state: State, changes: Sequence[tuple[int, Placement]]) -> Costs:
-        """The costs of a state with each of these layouts stored in another way, one at a time."""
+    def evaluate_stored(self, state: State, variants: Sequence[Mapping[int, Placement]]) -> Costs:
+        """The costs of a state with some layouts stored in another way, for each variant."""
         placements, local_bytes = (
-            np.repeat(array, len(changes), axis=0) for array in self.place([state])
+            np.repeat(array, len(variants), axis=0) for array in self.place([state])
         )
-        for b, (layout, placement) in enumerate(changes):
-            placements[b, layout] = placement
-            local_bytes[b, layout] = self._local_bytes(layout, placement)
+        for b, variant in enumerate(variants):
+            for layout, placement in variant.items():
+                placements[b, layout] = placement
+                local_bytes[b, layout] = self._local_bytes(layout, placement)
         return self._costs(placements, local_bytes)
 
     def _costs(self, placements: np.ndarray, local_bytes: np.ndarray) -> Costs:

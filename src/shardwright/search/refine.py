@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import permutations
 
 import numpy as np
@@ -12,7 +12,7 @@ from shardwright.program.types import LITERAL
 from shardwright.search.objective import Budget, Objective
 from shardwright.search.space import Action, Space
 from shardwright.spmd.decisions import EVERYTHING, UPDATES, Entry, State
-from shardwright.spmd.layout import WHOLE, Layout, Placement
+from shardwright.spmd.layout import WHOLE, Placement
 
 # An override must save this part of a step: each one makes a plan harder to read.
 WORTHWHILE = 1e-3
@@ -70,38 +70,53 @@ def neighbours(space: Space, state: State) -> Iterator[State]:
 
 
 def refine_layouts(
-    objective: Objective, state: State, budget: Budget
+    objective: Objective, state: State, budget: Budget, start: Mapping[int, Placement]
 ) -> tuple[dict[int, Placement], float]:
     """Overrides of single layouts, until none lowers the cost; ({layout: placement}, value).
 
-    Small norm gains that a strategy would gather at every use are kept whole, say. The model's
-    own overrides (constraints of the user) stay.
+    Small norm gains that a strategy would gather at every use are kept whole, say, or weights
+    that were gathered for the forward pass until the backward pass. The model's own overrides
+    (constraints of the user) stay.
     """
     model = objective.model
-    given = dict(model.overrides)
-    chosen: dict[int, Placement] = {}
-    best_s = objective.penalised(model.evaluate([state]))[0]
-    free = [i for i in _candidates(model) if i not in given]
-    try:
-        while not budget.expired():
-            stored = model.stored(state)
-            changes = [
-                (i, option) for i in free
-                for option in _options(model.layouts.table[i], stored[i], model.mesh.sizes)
-            ]  # fmt: skip
-            if not changes:
-                break
-            values = objective.penalised(model.evaluate_stored(state, changes))
-            objective.evaluations += len(changes)
-            best = int(np.argmin(values))
-            if values[best] > best_s * (1 - WORTHWHILE):
-                break
-            best_s = values[best]
-            chosen[changes[best][0]] = changes[best][1]
-            model.overrides = {**given, **chosen}
-    finally:
-        model.overrides = given
-    return chosen, float(best_s)
+    stored = model.stored(state)
+    free = [i for i in _candidates(model) if i not in model.overrides]
+    chosen = {i: p for i, p in start.items() if i in free}
+    best_s = float(objective.stored(state, [chosen])[0])
+    while not budget.expired():
+        changes = [
+            (i, option) for i in free for option in _options(model, i, stored[i], chosen.get(i))
+        ]  # fmt: skip
+        if not changes:
+            break
+        values = objective.stored(state, [{**chosen, i: option} for i, option in changes])
+        better: dict[int, Placement] = {}  # the best change of each layout, best layout first
+        for k in np.argsort(values, kind="stable").tolist():
+            if values[k] <= best_s * (1 - WORTHWHILE):
+                better.setdefault(*changes[k])
+        if not better:
+            break
+        rows = list(better.items())
+        together = [{**chosen, **dict(rows[: n + 1])} for n in range(len(rows))]
+        values = objective.stored(state, together)
+        best = int(np.argmin(values))
+        chosen, best_s = together[best], float(values[best])
+    for i in list(chosen):  # those that bring nothing any more
+        without = {j: p for j, p in chosen.items() if j != i}
+        value = float(objective.stored(state, [without])[0])
+        if value <= best_s * (1 + WORTHWHILE):
+            chosen, best_s = without, value
+    return chosen, best_s
+
+
+def kept_copies(model: CostModel) -> dict[int, Placement]:
+    """Overrides that keep every copy of an argument whole: a weight is gathered once, as cast."""
+    program, whole = model.analysis.program, (WHOLE,) * len(model.mesh.sizes)
+    copies: dict[int, bool] = {}
+    for v, layout in enumerate(model.layouts.of_value.tolist()):
+        is_copy = program.values[v].path is None and program.origin(v) != v
+        copies[layout] = copies.get(layout, True) and is_copy
+    return {i: whole for i, is_copy in copies.items() if is_copy}
 
 
 def _candidates(model: CostModel) -> list[int]:
@@ -117,12 +132,18 @@ def _candidates(model: CostModel) -> list[int]:
     ]  # fmt: skip
 
 
-def _options(layout: Layout, stored: Placement, sizes: tuple[int, ...]) -> Iterator[Placement]:
-    """Other ways to store a layout: one axis on another atom or on none, or no axis at all."""
-    if sum(atom != WHOLE for atom in stored) > 1:
-        yield (WHOLE,) * len(stored)
-    for axis, atom in enumerate(stored):
-        for other in (WHOLE, *range(len(layout.atoms))):
-            placement = (*stored[:axis], other, *stored[axis + 1 :])
-            if other != atom and layout.can_store(placement, sizes):
-                yield placement
+def _options(
+    model: CostModel, layout: int, stored: Placement, chosen: Placement | None
+) -> Iterator[Placement]:
+    """Other ways to store a layout: as the lists say, whole, or one axis on another atom."""
+    now = stored if chosen is None else chosen
+    table, sizes = model.layouts.table[layout], model.mesh.sizes
+    far = [p for p in (stored, (WHOLE,) * len(sizes)) if p != now]
+    near = [
+        (*now[:axis], atom, *now[axis + 1 :])
+        for axis in range(len(sizes)) for atom in (WHOLE, *range(len(table.atoms)))
+        if atom != now[axis]
+    ]  # fmt: skip
+    for placement in dict.fromkeys([*far, *near]):
+        if table.can_store(placement, sizes):
+            yield placement
