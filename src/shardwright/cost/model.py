@@ -26,7 +26,8 @@ from shardwright.spmd.follow import Choice, choose
 from shardwright.spmd.ir import Collective, Ir, Partitioned, build_ir, find_collectives
 from shardwright.spmd.layout import WHOLE, Layouts, Placement
 from shardwright.spmd.opclass import OpClass, fold_ops
-from shardwright.spmd.weights import Together, summed_once, weigh
+from shardwright.spmd.sums import reduced_once
+from shardwright.spmd.weights import Together, weigh
 
 _SEED = 20260401  # of the multipliers that turn placements into keys
 
@@ -177,8 +178,13 @@ class CostModel:
 
     def _sum_s(self, together: Together, choices: list[Choice]) -> float:
         """Several partial sums added up: equal reductions happen once, after the additions."""
-        parts = choices[:1] if summed_once(choices) else choices
-        return together.weight * sum(choice.result_s[0] for choice in parts)
+        ops = [self.classes.table[c] for c, _ in together.members]
+        itemsize = self.layouts.table[together.layout].itemsize
+        parts = list(zip(ops, choices, together.orders, strict=True))
+        moves = reduced_once(parts, itemsize, self.prices)
+        if moves is None:
+            return together.weight * sum(choice.result_s[0] for choice in choices)
+        return together.weight * sum(map(self.prices.move_s, moves))
 
     def choices(self, state: State) -> list[Choice]:
         """How every op class is computed in one state."""

@@ -12,7 +12,7 @@ from itertools import product
 from math import prod
 from typing import NamedTuple, Protocol
 
-from shardwright.rules.rule import NOTHING, PASS, Rule
+from shardwright.rules.rule import PASS
 from shardwright.rules.rule import PERMUTE as PERMUTES
 from shardwright.spmd.layout import WHOLE, Placement
 from shardwright.spmd.moves import PERMUTE, Move, reduction, reshard
@@ -176,22 +176,6 @@ def _options(
     return options
 
 
-def sums_at_once(rule: Rule) -> bool:
-    """Whether partial sums over several dims are reduced in one collective.
-
-    Dots and plain sums are lowered so (see lowering/partial.py); for every other op a compiler
-    reduces one dim after the other.
-    """
-    return (
-        not rule.fusible
-        and rule.unit != NOTHING
-        and len(rule.operands) <= 2
-        and len(rule.results) == 1
-        and all(kind in (PASS, "add") for kind in rule.kinds)
-        and "add" in rule.kinds
-    )
-
-
 def _needed(slot: Slot, claims: Placement) -> Placement:
     known = slot.needed.get(claims)
     if known is None:
@@ -293,7 +277,7 @@ def _rounds(
     op: OpClass, claims: Placement, partial: tuple[int, ...]
 ) -> tuple[tuple[int, ...], ...]:
     """The axes of each reduction, one after the other."""
-    if sums_at_once(op.rule) or len(partial) <= 1:
+    if op.at_once or len(partial) <= 1:
         return (partial,)
     by_atom: dict[int, list[int]] = {}
     for a in partial:

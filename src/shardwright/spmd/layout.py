@@ -209,11 +209,7 @@ def _fold(
         low, high = int(start[v.index]), int(start[v.index + 1])
         edge, late = v.index in border, update[v.index]
         baked_in = v.op == NO_OP and v.path is None
-        maker = program.ops[v.op] if v.op != NO_OP else None
-        from_numbers = (
-            maker is not None and maker.rule.fusible and not maker.tie
-            and all(x == LITERAL for x in maker.operands)
-        )  # fmt: skip
+        from_numbers = program.is_numbers(v.index)
         key: tuple[object, ...] = (
             id(v.type), edge, late, baked_in, from_numbers, pinned.get(v.index),
             *groups[low:high], *sizes[low:high],
