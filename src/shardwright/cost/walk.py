@@ -187,6 +187,7 @@ class _Unfolded(Layouts):
             )
             for v in program.values
         ]  # fmt: skip
+        self.geometry = list(range(len(self.table)))
 
 
 def _bits(analysis: Analysis, entries: AxisList) -> dict[int, int]:

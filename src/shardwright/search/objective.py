@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shardwright.cost.model import CostModel
+from shardwright.cost.model import CostModel, Costs
 from shardwright.spmd.decisions import State
 
 # Over memory costs at least this; no step takes 30 years.
@@ -72,11 +72,11 @@ class Objective:
         """The placements of an evaluated state; states with equal keys cost the same."""
         return self._key_of[state]
 
-    def penalised(self, step_s: np.ndarray, peak_bytes: np.ndarray) -> np.ndarray:
-        """The objective of these costs."""
-        over = peak_bytes > self.memory
-        excess = np.where(over, peak_bytes / self.memory, 1.0)
-        return np.where(over, OVER_MEMORY_S * excess, step_s)
+    def penalised(self, costs: Costs) -> np.ndarray:
+        """The objectives of these costs."""
+        over = costs.peak_bytes > self.memory
+        excess = np.where(over, costs.peak_bytes / self.memory, 1.0)
+        return np.where(over, OVER_MEMORY_S * excess, costs.step_s)
 
     def _evaluate(self, given: list[State]) -> None:
         """Works out new states; those whose placements are known cost nothing."""
@@ -95,7 +95,7 @@ class Objective:
     def _work_out(self, first: dict[bytes, State]) -> None:
         states = list(first.values())
         costs = self.model.evaluate(states)
-        values = self.penalised(costs.step_s, costs.peak_bytes)
+        values = self.penalised(costs)
         self.evaluations += len(states)
         self._by_key.update(zip(first, values.tolist(), strict=True))
         low = int(np.argmin(costs.peak_bytes))

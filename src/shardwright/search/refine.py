@@ -7,6 +7,8 @@ from itertools import permutations
 
 import numpy as np
 
+from shardwright.cost.model import CostModel
+from shardwright.program.types import LITERAL
 from shardwright.search.objective import Budget, Objective
 from shardwright.search.space import Action, Space
 from shardwright.spmd.decisions import EVERYTHING, UPDATES, Entry, State
@@ -70,49 +72,57 @@ def neighbours(space: Space, state: State) -> Iterator[State]:
 def refine_layouts(
     objective: Objective, state: State, budget: Budget
 ) -> tuple[dict[int, Placement], float]:
-    """Overrides of single layouts of arguments that lower the cost; ({layout: placement}, value).
+    """Overrides of single layouts, until none lowers the cost; ({layout: placement}, value).
 
     Small norm gains that a strategy would gather at every use are kept whole, say. The model's
     own overrides (constraints of the user) stay.
     """
     model = objective.model
-    chosen: dict[int, Placement] = {}
     given = dict(model.overrides)
-    costs = model.evaluate([state])
-    best_s = float(objective.penalised(costs.step_s, costs.peak_bytes)[0])
-    stored = model.stored(state)
-    borders = [
-        i for i, layout in enumerate(model.layouts.table)
-        if layout.border and layout.atoms and i not in given
-    ]  # fmt: skip
-    start = best_s
+    chosen: dict[int, Placement] = {}
+    best_s = objective.penalised(model.evaluate([state]))[0]
+    free = [i for i in _candidates(model) if i not in given]
     try:
-        for _ in range(2):
-            improved = False
-            for i in borders:
-                if budget.expired():
-                    break
-                for option in _options(model.layouts.table[i], stored[i], model.mesh.sizes):
-                    if chosen.get(i) == option:
-                        continue
-                    model.overrides = {**given, **chosen, i: option}
-                    costs = model.evaluate([state])
-                    objective.evaluations += 1
-                    value = float(objective.penalised(costs.step_s, costs.peak_bytes)[0])
-                    if value < best_s * (1 - WORTHWHILE):
-                        best_s, improved = value, True
-                        chosen[i] = option
-            if not improved:
+        while not budget.expired():
+            stored = model.stored(state)
+            changes = [
+                (i, option) for i in free
+                for option in _options(model.layouts.table[i], stored[i], model.mesh.sizes)
+            ]  # fmt: skip
+            if not changes:
                 break
+            values = objective.penalised(model.evaluate_stored(state, changes))
+            objective.evaluations += len(changes)
+            best = int(np.argmin(values))
+            if values[best] > best_s * (1 - WORTHWHILE):
+                break
+            best_s = values[best]
+            chosen[changes[best][0]] = changes[best][1]
+            model.overrides = {**given, **chosen}
     finally:
         model.overrides = given
-    return (chosen, best_s) if best_s < start else ({}, start)
+    return chosen, float(best_s)
+
+
+def _candidates(model: CostModel) -> list[int]:
+    """Layouts that may differ: not inside a loop's border, where both sides are stored alike."""
+    program, of_value = model.analysis.program, model.layouts.of_value
+    tied = {
+        int(of_value[v])
+        for op in program.ops if op.tie for v in (*op.operands, *op.results) if v != LITERAL
+    }  # fmt: skip
+    return [
+        i for i, layout in enumerate(model.layouts.table)
+        if layout.atoms and not layout.made_up and (layout.border or i not in tied)
+    ]  # fmt: skip
 
 
 def _options(layout: Layout, stored: Placement, sizes: tuple[int, ...]) -> Iterator[Placement]:
-    """Other ways to store a layout: one axis taken away, or all of them."""
-    held = [a for a, atom in enumerate(stored) if atom != WHOLE]
-    if len(held) > 1:
-        yield tuple(WHOLE for _ in stored)
-    for a in held:
-        yield tuple(WHOLE if b == a else atom for b, atom in enumerate(stored))
+    """Other ways to store a layout: one axis on another atom or on none, or no axis at all."""
+    if sum(atom != WHOLE for atom in stored) > 1:
+        yield (WHOLE,) * len(stored)
+    for axis, atom in enumerate(stored):
+        for other in (WHOLE, *range(len(layout.atoms))):
+            placement = (*stored[:axis], other, *stored[axis + 1 :])
+            if other != atom and layout.can_store(placement, sizes):
+                yield placement

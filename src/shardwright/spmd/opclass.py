@@ -17,6 +17,7 @@ class Slot(NamedTuple):
 
     layout_index: int
     layout: Layout
+    geometry: int  # layouts of the same geometry move alike
     to_op: tuple[int, ...]  # [value atoms] op atom, or NO_ATOM where the op takes the dim apart
     dtype: Any
     needed: dict[Placement, Placement]  # claims of the op -> placement of the slot, as they occur
@@ -31,6 +32,7 @@ class OpClass:
     __slots__ = (
         "at_once", "detours", "example", "factors", "in_results", "index", "key_layouts", "kinds",
         "operands", "pads", "results", "rule", "sizes", "slots", "splittable", "ways",
+        "ways_with",
     )  # fmt: skip
 
     def __init__(
@@ -66,6 +68,7 @@ class OpClass:
         self.key_layouts = tuple(slot.layout_index for slot in self.slots)
         self.example = example  # an op of this class
         self.ways: dict[Placement, Any] = {}  # claims -> way to compute it, as they occur
+        self.ways_with: dict[tuple[Placement, ...], list[Any]] = {}  # options of each axis -> ways
 
 
 def sums_at_once(rule: Rule) -> bool:
@@ -164,7 +167,8 @@ def _op_class(
             if not same:  # the reshape cuts where the dim has no seam: the op needs it whole
                 for k in theirs:
                     splittable[k] = False
-        return Slot(number, layout, tuple(to_op), program.values[value].dtype, {})
+        geometry, dtype = layouts.geometry[number], program.values[value].dtype
+        return Slot(number, layout, geometry, tuple(to_op), dtype, {})
 
     operands = tuple(
         slot(v, dims) for v, dims in zip(op.operands, op.rule.operands, strict=True) if v != LITERAL
