@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -69,7 +71,32 @@ def test_over_memory_is_said() -> None:
         mlp, *arguments(), mesh=MESH, in_shardings=(None, None), device="h100", memory=2e8,
         compare=False,
     )  # fmt: skip
+    assert judged.warnings[0].endswith(" per device of 200.0 MB")
+    assert "over memory" in str(judged.plan)
+
+
+def test_where_nothing_fits_the_sharding_is_judged_all_the_same() -> None:
+    judged = sw.check(
+        mlp, *arguments(), mesh=MESH, in_shardings=(None, None), device="h100", memory=1e6
+    )
+    assert judged.better is None
     assert judged.warnings[0].startswith("does not fit: ")
+
+
+def test_saved_plans_of_a_check_know_static_and_donated_arguments(tmp_path: Path) -> None:
+    def step(w: jax.Array, times: int, x: jax.Array) -> jax.Array:
+        return w - times * jax.grad(lambda w: jnp.mean((x @ w) ** 2))(w)
+
+    weights, x = jax.ShapeDtypeStruct((D, D), jnp.float32), arguments()[1]
+    judged = sw.check(
+        step, weights, 3, x, mesh=MESH, in_shardings=(None, None), device="h100",
+        static_argnums=1, donate_argnums=0,
+    )  # fmt: skip
+    assert judged.better is not None
+    for plan in (judged.plan, judged.better):
+        plan.save(tmp_path / "plan.json")
+        again = sw.load(tmp_path / "plan.json").bind(step, weights, 3, x)
+        assert str(again.ir()) == str(plan.ir())
 
 
 @pytest.mark.parametrize(
@@ -78,6 +105,10 @@ def test_over_memory_is_said() -> None:
         ((None,), "in_shardings has 1 entries for 2 arguments"),
         ((None, P("rows")), "x is to be split over 'rows', which the mesh does not have"),
         ((None, P("data", None, "model")), "x has 2 dims, its PartitionSpec 3"),
+        ((None, P("data", "data")), "x is to be split over 'data' twice"),
+        ((None, P(P.UNCONSTRAINED)), "x: cannot judge what is left to the compiler"),
+        ((None, 3), "x: cannot judge a int"),
+        (({"up": P()}, None), "the in_shardings of 'params' have another structure"),
     ],
 )
 def test_bad_shardings(specs: tuple[object, ...], text: str) -> None:
