@@ -183,7 +183,7 @@ class _Unfolded(Layouts):
             Layout(
                 tuple(atoms[v.index]), getattr(v.dtype, "itemsize", 4),
                 0 if 0 in v.shape else 1, v.index in border, update[v.index],
-                made_up=program.is_numbers(v.index),
+                made_up=program.numbers()[v.index],
             )
             for v in program.values
         ]  # fmt: skip

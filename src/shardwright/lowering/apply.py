@@ -37,6 +37,15 @@ class Slot(NamedTuple):
     array: Any
     literal: bool = False
     partial: Partial | None = None  # leading dims that still have to be summed
+    recipe: Recipe | None = None  # of what is made of numbers alone
+
+
+class Recipe(NamedTuple):
+    """How to make an array of numbers again: any device can make any part of it."""
+
+    eqn: Any
+    operands: list[Slot]
+    dims: tuple[tuple[int | None, ...], ...]  # per operand and dim, the dim of the result
 
 
 def apply_steps(closed: Any, steps: Steps, mesh: Any, arrays: Sequence[Any]) -> list[Any]:
@@ -51,7 +60,7 @@ def apply_steps(closed: Any, steps: Steps, mesh: Any, arrays: Sequence[Any]) -> 
             results.append(out.array)
             continue
         step = walk.next_step()
-        array = walk.moved(out.array, step, 0) if step else out.array
+        array = walk.moved(out, step, 0) if step else out.array
         results.append(walk.pin(array, step.makes[0] if step else (spec,)))
     if walk.serial != steps.count:
         raise ShardwrightError(
@@ -104,22 +113,34 @@ class _Walk:
             array = jax.lax.with_sharding_constraint(array, self._shardings[spec])
         return array
 
-    def moved(self, array: Any, step: Step, operand: int) -> Any:
+    def moved(self, slot: Slot, step: Step, operand: int) -> Any:
         """An operand as the op needs it; one copy serves all uses in the same place.
 
         What is moved for the forward pass is moved again for the backward pass: the barrier keeps
         the compiler from holding the first copy in between.
         """
-        way = step.needs[operand]
+        array, way = slot.array, step.needs[operand]
         if not way:
             return array
         key = (id(array), way, self.backward)
         if key not in self._copies:
-            held = array
+            held = self.made(slot, way[-1], {})
             if self.backward and step.travels[operand]:
-                held = jax.lax.optimization_barrier(array)
+                held = jax.lax.optimization_barrier(held)
             self._copies[key] = (array, self.pin(held, way))  # keeps `array`, and so its id
         return self._copies[key][1]
+
+    def made(self, slot: Slot, spec: Spec, known: dict[tuple[int, Spec], Any]) -> Any:
+        """An array of numbers made anew, placed like this all the way; others as they are."""
+        if slot.recipe is None:
+            return slot.array
+        key = (id(slot.array), spec)
+        if key not in known:
+            eqn, operands, dims = slot.recipe
+            specs = [tuple(() if d is None else spec[d] for d in row) for row in dims]
+            args = [self.made(s, one, known) for s, one in zip(operands, specs, strict=True)]
+            known[key] = self.pin(_jax.bind(eqn, args)[0], (spec,))
+        return known[key]
 
     def jaxpr(self, jaxpr: Any, inputs: Sequence[Slot]) -> list[Slot]:
         env: dict[Any, Slot] = dict(zip((*jaxpr.constvars, *jaxpr.invars), inputs, strict=True))
@@ -150,8 +171,11 @@ class _Walk:
         step = self.next_step()
         if step is None:  # nothing needs it, or nothing is known of it
             return [Slot(a) for a in _jax.bind(eqn, [s.array for s in operands])]
+        if step.numbers is not None:
+            (array,) = _jax.bind(eqn, [s.array for s in operands])
+            return [Slot(array, recipe=Recipe(eqn, operands, step.numbers))]
         args = [
-            s.array if s.literal or s.partial else self.moved(s.array, step, i)
+            s.array if s.literal or s.partial else self.moved(s, step, i)
             for i, s in enumerate(operands)
         ]
         carried = next((s.partial for s in operands if s.partial), None)
@@ -228,11 +252,10 @@ class _Walk:
         if name not in KEPT_CALLS:
             with _jax.name_scope(str(eqn.params.get("name", name))):
                 return self.jaxpr(inner, [*map(Slot, consts), *operands])
-        literal = [s.literal for s in operands]
         out_literal: list[bool] = []
 
         def body(*arrays: Any) -> list[Any]:
-            given = [Slot(a, lit) for a, lit in zip(arrays, literal, strict=True)]
+            given = [s._replace(array=a) for s, a in zip(operands, arrays, strict=True)]
             out = self.jaxpr(inner, [*map(Slot, consts), *given])
             out_literal.extend(s.literal for s in out)
             return [s.array for s in out]
@@ -259,7 +282,7 @@ class _Walk:
         if outer.literal:
             return outer.array, None
         step = self.next_step()
-        return (self.moved(outer.array, step, 0) if step else outer.array), step
+        return (self.moved(outer, step, 0) if step else outer.array), step
 
     def body(
         self, jaxpr: Any, entries: Sequence[tuple[Step | None, int]]

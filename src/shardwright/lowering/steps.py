@@ -71,6 +71,8 @@ class Step:
     defer: bool = False  # the result is added to others before it is reduced
     order: Order | None = None  # of dims, for an op that partial sums pass
     convolution: Convolution | None = None
+    # Of an op on numbers alone: per operand and dim, the dim of the result, or None if it has none.
+    numbers: tuple[tuple[int | None, ...], ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +142,8 @@ def make_steps(model: CostModel, state: State) -> Steps:
                 reads.append(())
                 continue
             moves = choice.operand_moves[slot]
-            made_up = table[layout_of[v]].made_up
             reads.append(spec(v, choice.needs[slot]))
-            needs.append((reads[-1],) if made_up else path(v, moves))
+            needs.append((reads[-1],) if table[layout_of[v]].made_up else path(v, moves))
             travels.append(any(m.kind != SLICE for m in moves))
             slot += 1
         makes: list[tuple[Spec, ...]] = []
@@ -150,7 +151,7 @@ def make_steps(model: CostModel, state: State) -> Steps:
             op.results, choice.produced, choice.result_moves, strict=True
         ):
             if table[layout_of[v]].made_up:
-                makes.append(())  # numbers alone: pinned at each use, so that each makes its own
+                makes.append(())  # made again for each use
             elif not moves:
                 makes.append((stored_spec(v),))
             else:
@@ -160,7 +161,7 @@ def make_steps(model: CostModel, state: State) -> Steps:
             tuple(needs), tuple(travels), tuple(reads), tuple(makes),
             _partial(model, op, choice, makes[0] if makes else (), op.index in deferred),
             op.index in deferred, passing_order(op.rule) if len(op.results) == 1 else None,
-            _convolution(model, op, choice),
+            _convolution(model, op, choice), _numbers(op) if () in makes else None,
         )  # fmt: skip
     return Steps(
         by_serial, program.walk_length,
@@ -216,6 +217,13 @@ def _partial(
         dims.append(tuple(row))
     sizes = tuple(model.mesh.sizes[a] for a in choice.partial)
     return Partial(axes, sizes, tuple(dims), way, scatter, adds_entries(op.rule))
+
+
+def _numbers(op: Op) -> tuple[tuple[int | None, ...], ...]:
+    after = op.rule.results[0]
+    return tuple(
+        tuple(after.index(dim) if dim else None for dim in dims) for dims in op.rule.operands
+    )
 
 
 def _convolution(model: CostModel, op: Op, choice: Choice) -> Convolution | None:

@@ -20,7 +20,7 @@ from typing import Any
 
 from shardwright import _jax
 from shardwright.program.source import user_frame
-from shardwright.rules.rule import Rule, TensorShape
+from shardwright.rules.rule import PASS, Rule, TensorShape
 
 LITERAL = -1  # an operand that is a number in the program text
 TOP = 0  # the region of the function itself
@@ -135,6 +135,7 @@ class Program:
     walk_length: int  # ops in the walk over the jaxpr, dead ones included
     signature: Any = None  # program.arguments.Signature
     _uses: Any = field(default=None, repr=False)
+    _numbers: Any = field(default=None, repr=False)
 
     @property
     def opaque(self) -> Counter[str]:
@@ -173,12 +174,21 @@ class Program:
             v = self.values[op.operands[0]]  # a return: where its value comes from
         return v.path or "constant"
 
-    def is_numbers(self, value: int) -> bool:
-        """Whether a value is made of numbers in the program text alone (zeros, iota)."""
-        if value == LITERAL or self.values[value].op == NO_OP:
-            return False
-        op = self.ops[self.values[value].op]
-        return op.rule.fusible and not op.tie and all(v == LITERAL for v in op.operands)
+    def numbers(self) -> list[bool]:
+        """For each value, whether it is made of numbers in the program alone: zeros, a mask.
+
+        Every device can make the part that it needs: compilers make such values for each use.
+        """
+        if self._numbers is None:
+            steps = [0] * len(self.values)  # from numbers to the value; 0 if it is not made so
+            for op in self.ops:
+                before = [1 if v == LITERAL else steps[v] for v in op.operands]
+                if op.tie or not op.rule.fusible or len(op.results) != 1 or 0 in before:
+                    continue
+                if max(before, default=1) <= LONGEST_RECIPE and _point_by_point(op.rule):
+                    steps[op.results[0]] = 1 + max(before, default=1)
+            self._numbers = [n > 0 for n in steps]
+        return self._numbers
 
     def origin(self, value: int) -> int:
         """The argument behind a value that is only a view or copy of it, else the value."""
@@ -195,6 +205,20 @@ class Program:
         from shardwright.program.text import format_program
 
         return format_program(self)
+
+
+LONGEST_RECIPE = 16  # ops; what takes more is worth keeping
+
+
+def _point_by_point(rule: Rule) -> bool:
+    """Whether each part of the result needs just that part of the operands, or a dim of size 1."""
+    if any(kind != PASS for kind in rule.kinds):
+        return False
+    for dims in rule.operands:
+        split = [dim for dim in dims if dim]
+        if split != [dim for dim in rule.results[0] if dim in split]:
+            return False
+    return True
 
 
 def tensor_bytes(type_: TensorShape) -> int:

@@ -218,7 +218,7 @@ def _fold(
                 for i, (dim, place) in enumerate(conflict.places):
                     decided[conflict.owner, dim, place] = (k, (i & 1) ^ flip)
     border = {*program.inputs, *program.consts, *program.outputs}
-    update = find_updates(program)
+    update, numbers = find_updates(program), program.numbers()
     start = np.searchsorted(names.owner, np.arange(len(program.values) + 1))
     dims, places = names.dim.tolist(), names.place.tolist()
     sizes = analysis.color_table.atom_size[names.atom].tolist()
@@ -230,7 +230,7 @@ def _fold(
         low, high = int(start[v.index]), int(start[v.index + 1])
         edge, late = v.index in border, update[v.index]
         baked_in = v.op == NO_OP and v.path is None
-        from_numbers = program.is_numbers(v.index)
+        from_numbers = numbers[v.index]
         key: tuple[object, ...] = (
             id(v.type), edge, late, baked_in, from_numbers, pinned.get(v.index),
             *groups[low:high], *sizes[low:high],

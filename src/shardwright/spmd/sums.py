@@ -119,7 +119,7 @@ def _way(op: OpClass, choice: Choice, order: Order) -> list[object]:
 
 def _makes_sums(program: Program, op: Op) -> bool:
     if adds_entries(op.rule):  # to numbers that all devices have: one of them starts from those
-        return program.is_numbers(op.operands[0])
+        return op.operands[0] != LITERAL and program.numbers()[op.operands[0]]
     return op.rule.unit == MATRIX and sums_at_once(op.rule)
 
 
