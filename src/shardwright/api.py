@@ -14,7 +14,7 @@ from shardwright.errors import ShardwrightError
 from shardwright.lowering.jit import PlannedFunction
 from shardwright.mesh import Mesh
 from shardwright.plan import Bound, Plan
-from shardwright.program.tracing import trace
+from shardwright.program.tracing import trace_call
 from shardwright.record import build_record
 from shardwright.search import Found, Tactic
 from shardwright.search.meshes import candidate_meshes, search_meshes
@@ -35,12 +35,9 @@ def analyze(
     `labels` gives groups names of your own: {"d_ff": "state.params['layers'][*]['w1'][1]"}.
     With a `mesh`, groups that none of its axes divides are set aside.
     """
-    program = trace(
-        fn, *args, static_argnums=static_argnums, donate_argnums=donate_argnums, **kwargs
-    )
-    analysis = analyze_program(
-        program, labels, axis_sizes=Mesh.of(mesh).sizes if mesh is not None else ()
-    )
+    axes = None if mesh is None else Mesh.of(mesh)
+    program = trace_call(fn, args, kwargs, static_argnums, donate_argnums, axes)
+    analysis = analyze_program(program, labels, axis_sizes=axes.sizes if axes else ())
     check_labels(analysis, labels or {})
     return analysis
 
@@ -73,15 +70,16 @@ def partition(
     - `unshare`: let single layers differ from their like where that pays;
     - `overlap`: the part of the shorter of compute and links that hides behind the longer.
     """
-    program = trace(                                    # ops, values, source lines, argument paths
-        fn, *args, static_argnums=static_argnums, donate_argnums=donate_argnums, **kwargs
+    chip = find_device(device)
+    shapes = candidate_meshes(mesh, chip, devices)
+    program = trace_call(                               # ops, values, source lines, argument paths
+        fn, args, kwargs, static_argnums, donate_argnums, max(shapes, key=lambda m: len(m.axes))
     )  # fmt: skip
     analysis = analyze_program(program, labels)  # what may be decided
     check_labels(analysis, labels or {})
-    chip = find_device(device)
     tactics = [tactics] if isinstance(tactics, Tactic) else tactics
     model, found, meshes = _search(                     # the best decisions, and how good they are
-        analysis, mesh, chip, devices, memory=_bytes(memory), tactics=tactics, seconds=seconds,
+        analysis, shapes, chip, memory=_bytes(memory), tactics=tactics, seconds=seconds,
         seed=seed, progress=progress, overlap=overlap,
     )  # fmt: skip
     apart: list[tuple[int, int]] = []
@@ -101,12 +99,10 @@ def partition(
 
 
 def _search(
-    analysis: Analysis, mesh: Any, device: Device, devices: int | None, **options: Any
+    analysis: Analysis, meshes: Sequence[Mesh], device: Device, **options: Any
 ) -> tuple[CostModel, Found, list[dict[str, Any]]]:
     """(model, decisions, table of mesh shapes) for one mesh, or for the best of many."""
-    model, found, shapes = search_meshes(
-        analysis, candidate_meshes(mesh, device, devices), device, **options
-    )
+    model, found, shapes = search_meshes(analysis, meshes, device, **options)
     rows = [
         {
             "mesh": dict(row.mesh.shape), "searched": row.searched, "why": row.why,

@@ -19,7 +19,7 @@ from shardwright.cost.model import CostModel, model_collectives
 from shardwright.errors import ShardwrightError
 from shardwright.mesh import Mesh
 from shardwright.plan import Bound, Plan
-from shardwright.program.tracing import trace
+from shardwright.program.tracing import trace_call
 from shardwright.program.types import Program
 from shardwright.record import build_record
 from shardwright.search import Found, search
@@ -76,10 +76,8 @@ def check(
     Intermediates are assumed to follow the arguments in the cheapest way; a compiler left to
     itself may do worse. `.plan` holds that way, ready to run.
     """
-    program = trace(
-        fn, *args, static_argnums=static_argnums, donate_argnums=donate_argnums, **kwargs
-    )
     axes, chip = Mesh.of(mesh), find_device(device)
+    program = trace_call(fn, args, kwargs, static_argnums, donate_argnums, axes)
     analysis = analyze_program(program)
     given, warnings = resolve(program, args, in_shardings, axes)
     pinned = dict(given)

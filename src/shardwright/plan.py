@@ -22,7 +22,7 @@ from shardwright.lowering.steps import Steps, make_steps, partition_spec
 from shardwright.mesh import Mesh
 from shardwright.program.arguments import Signature, sign
 from shardwright.program.fingerprint import argument_types, fingerprint
-from shardwright.program.tracing import build, trace_jaxpr
+from shardwright.program.tracing import trace_call
 from shardwright.program.types import Program, format_type
 from shardwright.record import VERSION
 from shardwright.search.exact import Certificate
@@ -136,10 +136,9 @@ class Plan:
         bound = self._bound
         if bound is not None and bound.fn is fn and self.fits(args, kwargs):
             return self
-        signature = sign(
-            fn, args, kwargs, tuple(options["static_argnums"]), tuple(options["donate_argnums"])
+        program = trace_call(
+            fn, args, kwargs, options["static_argnums"], options["donate_argnums"], self.mesh
         )
-        program = build(trace_jaxpr(fn, signature, signature.leaves(args, kwargs)), signature)
         self._check_matches(program)
         analysis = analyze_program(program, options.get("labels") or None)
         analysis = unshare_all(analysis, options.get("unshared", []))

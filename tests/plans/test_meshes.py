@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -214,3 +215,65 @@ def test_sw_jit_with_static_and_donated_arguments() -> None:
     np.testing.assert_allclose(f(x, 3), X * 3)
     assert x.is_deleted()
     np.testing.assert_allclose(f(X + 0, 5), X * 5)
+
+
+# A PartitionSpec alone, with no mesh set around the function -----------------------------------
+
+
+def bare(x: jax.Array, w: jax.Array) -> jax.Array:
+    y = jax.lax.with_sharding_constraint(layer(x, w), P("data", None))
+    return (2 * y).sum(0)
+
+
+@pytest.mark.parametrize("given", GIVEN)
+def test_a_bare_spec_is_a_pin(given: str) -> None:
+    """The mesh of the plan says what its axes are; what the plan splits more stays split."""
+    options = {"mesh": GIVEN[given](), "device": DEVICES["balanced"], "seconds": 0.2}
+    plan = sw.partition(bare, X, W, tactics=[sw.Pin("w", 1, "model")], **options)
+    assert plan.specs()["x"] == P("data")
+    assert plan.verify(run=True)
+    run = plan.jit(bare)
+    np.testing.assert_allclose(run(X, W), (2 * layer(X, W)).sum(0), rtol=1e-5)
+    assert run.eval_shape(X, W).shape == (32,)
+    assert jax.grad(lambda w: run(X, w).sum())(W).shape == W.shape
+
+
+def test_a_bare_spec_everywhere(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"mesh": AXES, "device": DEVICES["balanced"]}
+    want = (2 * layer(X, W)).sum(0)
+    np.testing.assert_allclose(sw.jit(bare, seconds=0.2, **options)(X, W), want, rtol=1e-5)
+    assert sw.analyze(bare, X, W, mesh=AXES).program.pins
+    found = sw.check(bare, X, W, in_shardings=(P("data"), P()), seconds=0.2, **options)
+    np.testing.assert_allclose(found.plan.jit()(X, W), want, rtol=1e-5)
+    plan = sw.partition(bare, X, W, seconds=0.2, **options)
+    plan.save(tmp_path / "plan.json")
+    loaded = sw.load(tmp_path / "plan.json")
+    np.testing.assert_allclose(loaded.jit(bare)(X, W), want, rtol=1e-5)
+    assert sw.partition(bare, X, W, **options | {"mesh": 8}, seconds=0.2).verify(run=True)
+
+
+def test_a_bare_spec_that_nothing_explains() -> None:
+    with pytest.raises(ShardwrightError, match="requires a non-empty mesh") as error:
+        sw.trace(bare, X, W)
+    assert error.value.facts["try"] == (
+        "give the mesh whose axes it names: under jax.set_mesh(mesh), or with mesh=... of"
+        " partition(), check() or analyze()"
+    )
+    with pytest.raises(ShardwrightError, match=r"datum of P.*is not found in mesh"):
+        sw.partition(
+            lambda x: jax.lax.with_sharding_constraint(x, P("datum")), X, mesh=AXES, seconds=0.2
+        )
+
+
+def test_the_users_own_mesh_comes_first() -> None:
+    """Under a mesh that is set, a function sees that mesh and no other."""
+    seen = []
+
+    def look(x: jax.Array) -> jax.Array:
+        seen.append(jax.sharding.get_abstract_mesh().axis_names)
+        return x * 2
+
+    sw.partition(look, X, mesh=AXES, seconds=0.2)
+    with jax.set_mesh(jax.make_mesh((8,), ("z",))):
+        sw.partition(look, X, mesh=AXES, seconds=0.2)
+    assert seen == [(), ("z",)]

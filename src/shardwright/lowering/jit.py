@@ -139,7 +139,9 @@ class PlannedFunction:
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """As jax.jit(fn).eval_shape."""
-        return jax.eval_shape(self.fn, *args, **kwargs)
+        signature, _ = self._prepare(args, kwargs)
+        closed = trace_jaxpr(self.fn, signature, signature.leaves(args, kwargs))
+        return signature.output.build([_jax.struct(aval) for aval in closed.out_avals])
 
 
 def flat_jit(fn: Callable[..., Any], signature: Signature, steps: Steps, mesh: Any) -> Any:

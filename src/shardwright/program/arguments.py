@@ -36,6 +36,7 @@ class Signature:
     static_argnames: tuple[str, ...]
     donated_argnums: tuple[int, ...]
     mesh: Any = field(default_factory=jax.sharding.get_abstract_mesh)  # set around the function
+    planned: Any = None  # abstract mesh of the plan, for functions that name axes of no mesh
     output: _Output = field(default_factory=lambda: _Output())
 
     def match(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | None:
@@ -202,8 +203,9 @@ def sign(
     kwargs: dict[str, Any],
     static_argnums: int | Sequence[int] = (),
     donate_argnums: int | Sequence[int] = (),
+    mesh: Any = None,
 ) -> Signature:
-    """The signature of one call."""
+    """The signature of one call; `mesh` is the abstract mesh it is planned for."""
     if not callable(fn):
         raise ShardwrightError(
             f"expected a function to partition, got {type(fn).__name__}: {fn!r:.60}",
@@ -235,5 +237,5 @@ def sign(
         gone.append(which.idx in donated if side.idx == 0 else which.key in donated_names)
     return Signature(
         name, tuple(names), tuple(paths), tuple(weak), tuple(gone), tree, tuple(is_input),
-        tuple(rest), static, own_static_names, tuple(sorted(donated)),
+        tuple(rest), static, own_static_names, tuple(sorted(donated)), planned=mesh,
     )  # fmt: skip

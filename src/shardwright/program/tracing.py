@@ -11,6 +11,7 @@ import numpy as np
 
 from shardwright import _jax
 from shardwright.errors import ShardwrightError
+from shardwright.mesh import Mesh
 from shardwright.program.arguments import Signature, sign
 from shardwright.program.regions import REGION_OPS
 from shardwright.program.source import is_user_code
@@ -52,7 +53,20 @@ def trace(
 
     >>> print(trace(jnp.dot, jax.ShapeDtypeStruct((8, 4), "float32"), np.ones((4, 2), "float32")))
     """
-    signature = sign(fn, args, kwargs, static_argnums, donate_argnums)
+    return trace_call(fn, args, kwargs, static_argnums, donate_argnums)
+
+
+def trace_call(
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    static_argnums: int | Sequence[int] = (),
+    donate_argnums: int | Sequence[int] = (),
+    mesh: Mesh | None = None,
+) -> Program:
+    """The Program of one call, planned for `mesh`: its axes may be named in the function."""
+    planned = None if mesh is None else _jax.abstract_mesh(mesh.sizes, mesh.names)
+    signature = sign(fn, args, kwargs, static_argnums, donate_argnums, planned)
     return build(trace_jaxpr(fn, signature, signature.leaves(args, kwargs)), signature)
 
 
@@ -60,9 +74,8 @@ def trace_jaxpr(fn: Callable[..., Any], signature: Signature, leaves: Sequence[A
     """The closed jaxpr of the flat function; errors in the user's code name the user's line.
 
     The ops must be the same when the plan is made and when it is run. So only the types of the
-    leaves count, not where they are; and which are weakly typed, and the mesh around the function,
-    is as in the signature. Its axes are automatic unless the function cannot do without explicit
-    ones.
+    leaves count, not where they are; and which are weakly typed, and the meshes that may be around
+    the function, is as in the signature.
     """
 
     def flat(*arrays: Any) -> list[Any]:
@@ -71,8 +84,8 @@ def trace_jaxpr(fn: Callable[..., Any], signature: Signature, leaves: Sequence[A
 
     flat.__name__ = signature.name
     types = [_jax.bare(a, weak) for a, weak in zip(leaves, signature.weak, strict=True)]
-    failed: Exception | None = None
-    for mesh in dict.fromkeys((_jax.automatic(signature.mesh), signature.mesh)):
+    failures: list[Exception] = []
+    for mesh in _meshes_around(signature):
         try:
             with jax.sharding.use_abstract_mesh(mesh):
                 traced = _jax.trace(jax.jit(flat), tuple(types), {})
@@ -80,12 +93,30 @@ def trace_jaxpr(fn: Callable[..., Any], signature: Signature, leaves: Sequence[A
         except ShardwrightError:
             raise
         except Exception as error:  # the user's function may raise anything
-            failed = failed or error
+            failures.append(error)
+    failed = next((e for e in failures if not _jax.wants_another_mesh(e)), failures[-1])
+    try_ = "call it under jax.make_jaxpr with the same arguments to see the full traceback"
+    if _jax.wants_another_mesh(failed) and signature.mesh.empty and signature.planned is None:
+        try_ = "give the mesh whose axes it names: under jax.set_mesh(mesh), or with mesh=... of"
+        try_ += " partition(), check() or analyze()"
     raise ShardwrightError(
         f"{signature.name} failed while being traced: {type(failed).__name__}: {failed}",
         at=_user_line(failed),
-        try_="call it under jax.make_jaxpr with the same arguments to see the full traceback",
+        try_=try_,
     ) from failed
+
+
+def _meshes_around(signature: Signature) -> list[Any]:
+    """The meshes to trace under, until one will do.
+
+    The user's own comes first, and alone if there is one: its axes are automatic unless the
+    function cannot do without explicit ones. Without one, a function that names axes is traced
+    under the mesh of the plan.
+    """
+    around, planned = signature.mesh, signature.planned
+    if not around.empty:
+        return list(dict.fromkeys((_jax.automatic(around), around)))
+    return [around] if planned is None else [around, planned, _jax.explicit(planned)]
 
 
 def _user_line(error: BaseException | None) -> str | None:

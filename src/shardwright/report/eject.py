@@ -109,7 +109,8 @@ def jit(fn, mesh, *args, **kwargs):
         given, known = iter(given), zip(rows, places, strict=True)
         leaves = [leaf if place is None else next(given) for (_, leaf), place in known]
         again, more = unnamed(jax.tree_util.tree_unflatten(tree, leaves), args, kwargs)
-        return fn(*again, **more)
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):  # its axes may be named inside
+            return fn(*again, **more)
 
     result = jax.eval_shape(call, *arrays(args, kwargs))
     known = zip(rows, places, strict=True)
