@@ -81,6 +81,15 @@ def explicit(mesh: Any) -> Any:
     return jax.sharding.AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types=types)
 
 
+def has_explicit_types(closed: Any) -> bool:
+    """Whether a jaxpr was traced under explicit axes: its types say how values are split."""
+    explicit = jax.sharding.AxisType.Explicit
+    made = (v for eqn in closed.jaxpr.eqns for v in eqn.outvars)
+    return any(
+        explicit in v.aval.sharding.mesh.axis_types for v in made if hasattr(v.aval, "sharding")
+    )
+
+
 # What JAX says of a sharding that the mesh around it does not allow.
 _OTHER_MESH = (
     "requires a non-empty mesh", "not under a mesh context", "context mesh cannot be empty",

@@ -136,6 +136,7 @@ def describe(found: Found, meshes: list[dict[str, Any]], memory: float | None) -
             "memory": None if memory is None else int(memory),
         },
         "meshes": meshes,
+        "notes": list(found.notes),
     }  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -87,21 +88,64 @@ def test_arguments_on_an_explicit_mesh() -> None:
 
 
 EXPLICIT_PROGRAMS: dict[str, Callable[..., jax.Array]] = {
-    "out_sharding": lambda x, w: jnp.tanh(jnp.dot(x, w, out_sharding=P("data", "model"))),
+    "dot": lambda x, w: jnp.tanh(jnp.dot(x, w, out_sharding=P("data", "model"))),
+    "einsum": lambda x, w: jnp.tanh(jnp.einsum("ij,jk->ik", x, w, out_sharding=P("data", "model"))),
+    "reshape": lambda x, w: jnp.reshape(
+        layer(x, w).reshape(-1), (16, 32), out_sharding=P("data", "model")
+    ),
+    "broadcast": lambda x, w: layer(x, w) + jnp.zeros((16, 32), out_sharding=P("data", "model")),
+    "auto_axes": lambda x, w: jax.sharding.auto_axes(layer, out_sharding=P("data", "model"))(
+        jax.sharding.reshard(x, P("data")), w
+    ),
+    "explicit_axes": jax.sharding.explicit_axes(layer, in_sharding=(P("data"), P(None, "model"))),
     "reshard": lambda x, w: jax.sharding.reshard(layer(x, w), P("data", "model")),
     "constraint": lambda x, w: jax.lax.with_sharding_constraint(layer(x, w), P("data", "model")),
 }
 
 
 @pytest.mark.parametrize("name", EXPLICIT_PROGRAMS)
-def test_programs_for_an_explicit_mesh(name: str) -> None:
-    """jax.make_mesh gives explicit axes: what a program asks for under them is understood."""
+@pytest.mark.parametrize("is_set", [True, False], ids=["mesh set", "mesh given"])
+def test_programs_for_an_explicit_mesh(name: str, is_set: bool) -> None:
+    """jax.make_mesh gives explicit axes: what a program asks for under them is a pin."""
     fn, mesh = EXPLICIT_PROGRAMS[name], jax.make_mesh((4, 2), ("data", "model"))
-    with jax.set_mesh(mesh):
+    with jax.set_mesh(mesh) if is_set else nullcontext():
         plan = sw.partition(fn, X, W, mesh=mesh, device=DEVICES["balanced"], seconds=0.2)
         np.testing.assert_allclose(plan.jit(fn)(X, W), layer(X, W), rtol=1e-6)
-    if name != "out_sharding":
-        assert plan.result_specs()["result"] == P("data", "model")
+    assert plan.result_specs()["result"] == P("data", "model")
+    assert not plan.record["notes"]
+    assert plan.verify(run=True)
+
+
+def test_what_cannot_be_followed_is_said() -> None:
+    """One axis on two dims of one array, one after the other: the first is followed."""
+
+    def there_and_back(x: jax.Array) -> jax.Array:
+        y = jnp.sin(jax.sharding.reshard(x, P("data", None)))
+        return jnp.cos(jax.sharding.reshard(y, P(None, "data")))
+
+    plan = sw.partition(there_and_back, X, mesh=AXES, device=DEVICES["balanced"], seconds=0.2)
+    assert plan.specs()["x"][0] in ("data", ("data", "model"))
+    (note,) = plan.record["notes"]
+    assert note.startswith("not followed: reshard(P(None, 'data')) at test_meshes.py:")
+    assert note in str(plan)
+    assert plan.verify(run=True)
+
+
+def test_constraints_that_need_an_order() -> None:
+    """The residual stream split by position, the hidden layer by feature: Megatron's layout."""
+
+    def block(x: jax.Array, w1: jax.Array, w2: jax.Array) -> jax.Array:
+        pin = jax.lax.with_sharding_constraint
+        x = pin(jnp.sin(x), P("data", "model", None))
+        h = pin(x @ w1, P("data", P.UNCONSTRAINED, "model"))
+        return pin(jnp.tanh(h) @ w2, P("data", "model"))
+
+    args = jnp.ones((4, 16, 8)), jnp.ones((8, 32)), jnp.ones((32, 8))
+    plan = sw.partition(block, *args, mesh=AXES, device=DEVICES["balanced"], seconds=0.2)
+    assert plan.specs() == {
+        "x": P("data", "model"), "w1": P(None, "model"), "w2": P("model"),
+    }  # fmt: skip
+    assert plan.verify(run=True)
 
 
 WHERE: dict[str, Callable[[], Any]] = {

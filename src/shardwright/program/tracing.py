@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -37,7 +38,12 @@ CALLS = {
     "remat_opt": "fwd_jaxpr", "xla_metadata_call": "jaxpr",
     "remat2": "jaxpr", "checkpoint": "jaxpr", "remat": "jaxpr",
 }  # fmt: skip
-PINS = {"sharding_constraint": "sharding", "reshard": "dst_sharding"}
+# Primitives that only say how a value is split: the parameter, and what the user wrote.
+PINS = {
+    "sharding_constraint": ("sharding", "with_sharding_constraint"),
+    "reshard": ("dst_sharding", "reshard"),
+}
+OUT_SHARDINGS = ("out_sharding", "sharding")  # parameters of any other op under explicit axes
 REMATS = ("remat2", "checkpoint", "remat")
 CARRIES = ("scan.carry", "while.carry")  # what comes round again is always needed
 
@@ -213,9 +219,19 @@ class Walk:
         results = [self.new_value(v.aval, index) for v in eqn.outvars]
         rule = self.rule(eqn, name)
         self.append(eqn, name, operands, results, rule)
-        if name in PINS:
-            self.pins.append(UserPin(results[0], eqn.params[PINS[name]]))
+        self.pins += self.user_pins(eqn, name, results)
         return results
+
+    def user_pins(self, eqn: Any, name: str, results: Sequence[int]) -> Iterator[UserPin]:
+        """What an equation says of how its result is split; a backward pass only repeats it."""
+        if name in PINS:
+            parameter, by = PINS[name]
+            yield UserPin(results[0], eqn.params[parameter], by)
+        elif not self.transposed:
+            for parameter in OUT_SHARDINGS:
+                sharding = eqn.params.get(parameter)
+                if isinstance(sharding, jax.sharding.NamedSharding):
+                    yield UserPin(results[0], sharding, "out_sharding")
 
     def append(
         self, eqn: Any, name: str, operands: Sequence[int], results: Sequence[int], rule: Rule,
@@ -363,7 +379,7 @@ class Walk:
             region.op = op_place.get(region.op, NO_OP)
             region.inputs = tuple(place[v] for v in region.inputs)
             region.outputs = tuple(place[v] for v in region.outputs)
-        self.pins = [UserPin(place[p.value], p.sharding) for p in self.pins if place[p.value] >= 0]
+        self.pins = [replace(p, value=place[p.value]) for p in self.pins if place[p.value] >= 0]
         self.values = live
 
     def tie(
