@@ -1,8 +1,9 @@
-"""The public functions; partition() is the whole pipeline on one page."""
+"""The public functions; plan_call() is the whole pipeline on one page."""
 
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from shardwright.errors import ShardwrightError
 from shardwright.lowering.jit import PlannedFunction
 from shardwright.mesh import Mesh
 from shardwright.plan import Bound, Plan
+from shardwright.program.arguments import asks_which
 from shardwright.program.tracing import trace_call
 from shardwright.record import build_record
 from shardwright.search import Found, Tactic
@@ -21,8 +23,10 @@ from shardwright.search.meshes import candidate_meshes, search_meshes
 from shardwright.search.unshare import unshare_where_it_pays
 
 
+@asks_which
 def analyze(
     fn: Callable[..., Any],
+    /,
     *args: Any,
     static_argnums: int | Sequence[int] = (),
     donate_argnums: int | Sequence[int] = (),
@@ -42,8 +46,10 @@ def analyze(
     return analysis
 
 
+@asks_which
 def partition(
     fn: Callable[..., Any],
+    /,
     *args: Any,
     mesh: Any,
     device: str | Device = "tpu-v5e",
@@ -70,6 +76,33 @@ def partition(
     - `unshare`: let single layers differ from their like where that pays;
     - `overlap`: the part of the shorter of compute and links that hides behind the longer.
     """
+    return plan_call(
+        fn, args, kwargs, mesh=mesh, device=device, memory=memory, tactics=tactics,
+        seconds=seconds, seed=seed, donate_argnums=donate_argnums, static_argnums=static_argnums,
+        progress=progress, labels=labels, devices=devices, unshare=unshare, overlap=overlap,
+    )  # fmt: skip
+
+
+def plan_call(
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    mesh: Any,
+    device: str | Device,
+    memory: int | float | None,
+    tactics: Sequence[Tactic] | Tactic | None,
+    seconds: float | None,
+    seed: int,
+    donate_argnums: int | Sequence[int],
+    static_argnums: int | Sequence[int],
+    progress: Callable[[Any], None] | None,
+    labels: Mapping[str, str] | None,
+    devices: int | None,
+    unshare: bool,
+    overlap: float,
+) -> Plan:
+    """The whole pipeline: partition() of one call, whatever its arguments are called."""
     chip = find_device(device)
     shapes = candidate_meshes(mesh, chip, devices)
     program = trace_call(                               # ops, values, source lines, argument paths
@@ -159,11 +192,28 @@ def _bytes(memory: int | float | None) -> int | None:
     return int(memory)
 
 
+# {option of partition(): its default}
+PARTITION_OPTIONS: dict[str, Any] = {
+    p.name: p.default
+    for p in inspect.signature(partition).parameters.values()
+    if p.kind is p.KEYWORD_ONLY
+}
+
+
 def jit(fn: Callable[..., Any] | None = None, **options: Any) -> Any:
     """`fn`, planned on its first call: @sw.jit(mesh={"data": 8}, device="h100").
 
     Takes what partition() takes. `.plan(*args)` gives the plan without running it.
     """
+    unknown = [name for name in options if name not in (*PARTITION_OPTIONS, "jax_mesh")]
+    if unknown:
+        raise ShardwrightError(
+            f"sw.jit has no option {unknown[0]!r}", try_=", ".join(PARTITION_OPTIONS)
+        )
+    if "mesh" not in options:
+        raise ShardwrightError(
+            "sw.jit needs a mesh", try_='@sw.jit(mesh={"data": 8}), or sw.jit(fn, mesh=jax_mesh)'
+        )
     if fn is None:
         return functools.partial(jit, **options)
     return PlannedOnCall(fn, options)
@@ -174,12 +224,13 @@ class PlannedOnCall:
 
     def __init__(self, fn: Callable[..., Any], options: dict[str, Any]) -> None:
         self.fn = fn
-        self._jax_mesh = options.pop("jax_mesh", None)
-        self._options = options
+        given = {**PARTITION_OPTIONS, **options}
+        self._jax_mesh = given.pop("jax_mesh", None)
+        self._options = given
         self._ready: list[tuple[Plan, PlannedFunction]] = []
         functools.update_wrapper(self, fn, updated=())
 
-    def plan(self, *args: Any, **kwargs: Any) -> Plan:
+    def plan(self, /, *args: Any, **kwargs: Any) -> Plan:
         """The plan for these arguments."""
         return self._for(args, kwargs)[0]
 
@@ -187,18 +238,18 @@ class PlannedOnCall:
         for plan, planned in self._ready:
             if plan.fits(args, kwargs):
                 return plan, planned
-        plan = partition(self.fn, *args, **self._options, **kwargs)
+        plan = plan_call(self.fn, args, kwargs, **self._options)
         planned = plan.jit(self.fn, mesh=self._jax_mesh)
         self._ready.append((plan, planned))
         return plan, planned
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return self._for(args, kwargs)[1](*args, **kwargs)
 
-    def lower(self, *args: Any, **kwargs: Any) -> Any:
+    def lower(self, /, *args: Any, **kwargs: Any) -> Any:
         """As jax.jit(fn).lower."""
         return self._for(args, kwargs)[1].lower(*args, **kwargs)
 
-    def trace(self, *args: Any, **kwargs: Any) -> Any:
+    def trace(self, /, *args: Any, **kwargs: Any) -> Any:
         """As jax.jit(fn).trace."""
         return self._for(args, kwargs)[1].trace(*args, **kwargs)

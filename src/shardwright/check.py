@@ -19,6 +19,7 @@ from shardwright.cost.model import CostModel, model_collectives
 from shardwright.errors import ShardwrightError
 from shardwright.mesh import Mesh
 from shardwright.plan import Bound, Plan
+from shardwright.program.arguments import asks_which
 from shardwright.program.tracing import trace_call
 from shardwright.program.types import Program
 from shardwright.record import build_record
@@ -58,8 +59,10 @@ class Check:
         return format_check(self)
 
 
+@asks_which
 def check(
     fn: Callable[..., Any],
+    /,
     *args: Any,
     mesh: Any,
     in_shardings: Any,

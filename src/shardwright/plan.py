@@ -130,7 +130,7 @@ class Plan:
             lambda args, kwargs: self.bind(fn, *args, **kwargs)._ready(),
         )  # fmt: skip
 
-    def bind(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Plan:
+    def bind(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Plan:
         """The plan tied to a function and arguments; says what changed when they do not match."""
         options = self.record["options"]
         bound = self._bound
@@ -211,7 +211,7 @@ class Plan:
         on = jax_mesh(self.mesh, mesh)
         return bound.program.signature.output.build([sharding(on, s) for s in bound.steps.outputs])
 
-    def place(self, *args: Any, mesh: Any = None, **kwargs: Any) -> Any:
+    def place(self, /, *args: Any, mesh: Any = None, **kwargs: Any) -> Any:
         """The arguments on the devices, split as planned; one argument gives one value back."""
         on = jax_mesh(self.mesh, mesh)
         options = self.record["options"]

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -379,6 +380,64 @@ def test_partials_and_methods() -> None:
 
     g = partial(f, "four")
     close(plan(g, X).jit(g)(X), X + 4)
+
+
+# Parameters that are called as our options are ------------------------------------------------
+
+
+def seeded(x: jax.Array, *, mesh: Any = 1.0, seed: float = 0.0, device: str = "up") -> jax.Array:
+    return x * mesh + seed if device == "up" else x
+
+
+@pytest.mark.parametrize("option", ["mesh", "seed", "device"])
+def test_a_keyword_that_may_mean_two_things(option: str) -> None:
+    value = {"mesh": MESH, "seed": 0, "device": "h100"}[option]
+    others = {} if option == "mesh" else {"mesh": MESH}
+    fn = seeded if option == "mesh" else partial(seeded, mesh=2.0)
+    with pytest.raises(sw.ShardwrightError) as error:
+        sw.partition(fn, X, **others, **{option: value})
+    assert str(error.value) == (
+        f"{option}= is an option of partition() and a parameter of seeded: which is meant?\n"
+        f"  try     functools.partial(seeded, {option}=...) for the function's own (an array: by"
+        " position, or through a lambda)"
+    )
+
+
+def test_a_partial_gives_the_function_its_own(tmp_path: Path) -> None:
+    fn, want = partial(seeded, mesh=3.0, seed=1.0, device="up"), X * 3 + 1
+    p = plan(fn, X, seed=5)
+    p.save(tmp_path / "plan.json")
+    loaded = sw.load(tmp_path / "plan.json")
+    for run in (p.jit(fn), p.jit(), loaded.jit(fn)):
+        close(run(X), want)
+    ejected: dict[str, Any] = {}
+    exec(loaded.to_python(), ejected)
+    placed = ejected["place"](ejected["make_mesh"](), X)
+    close(ejected["jit"](fn, ejected["make_mesh"](), *placed)(*placed), want)
+
+
+def test_the_keywords_of_a_call_are_the_functions() -> None:
+    """sw.jit has its options already; so have plan.jit and plan.bind."""
+    f = sw.jit(seeded, mesh=MESH, device=DEVICES["balanced"], seconds=0.2)
+    close(f(X, mesh=3.0, seed=1.0), X * 3 + 1)
+    close(f.plan(X, mesh=3.0, seed=1.0).jit(seeded)(X, mesh=2.0, seed=4.0), X * 2 + 4)
+    g = sw.jit(lambda fn, self: fn * self, mesh=MESH, device=DEVICES["balanced"], seconds=0.2)
+    close(g(fn=X, self=2.0), X * 2)
+    assert f.lower(X, mesh=3.0, seed=1.0).compile() is not None
+
+
+@pytest.mark.parametrize(
+    "options, says",
+    [
+        ({}, r'sw.jit needs a mesh\n  try     @sw.jit\(mesh=\{"data": 8\}\)'),
+        ({"mehs": MESH}, "sw.jit has no option 'mehs'\n  try     mesh, device, memory"),
+    ],
+)
+def test_options_of_the_decorator_are_checked_at_once(options: Any, says: str) -> None:
+    with pytest.raises(sw.ShardwrightError, match=says):
+        sw.jit(**options)
+    with pytest.raises(sw.ShardwrightError, match=says):
+        sw.jit(forward, **options)
 
 
 def test_a_jitted_function_keeps_its_own_options() -> None:

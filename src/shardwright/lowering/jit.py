@@ -113,7 +113,7 @@ class PlannedFunction:
         self._ready.append((signature, jitted, places))
         return signature, jitted, signature.leaves(args, kwargs), places
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         signature, jitted, leaves, places = self._jitted(args, kwargs)
         with _automatic(self.mesh):
             try:
@@ -125,7 +125,7 @@ class PlannedFunction:
                 results = jitted(*moved)
         return signature.output.build(results)
 
-    def trace(self, *args: Any, **kwargs: Any) -> Any:
+    def trace(self, /, *args: Any, **kwargs: Any) -> Any:
         """As jax.jit(fn).trace; only the types of the arguments matter, not where they are."""
         signature, steps = self._prepare(args, kwargs)
         leaves = zip(signature.leaves(args, kwargs), signature.weak, strict=True)
@@ -133,11 +133,11 @@ class PlannedFunction:
         with _automatic(self.mesh):
             return tree_jit(self.fn, signature, steps, self.mesh).trace(*args, **kwargs)
 
-    def lower(self, *args: Any, **kwargs: Any) -> Any:
+    def lower(self, /, *args: Any, **kwargs: Any) -> Any:
         """As jax.jit(fn).lower."""
         return self.trace(*args, **kwargs).lower()
 
-    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+    def eval_shape(self, /, *args: Any, **kwargs: Any) -> Any:
         """As jax.jit(fn).eval_shape."""
         signature, _ = self._prepare(args, kwargs)
         closed = trace_jaxpr(self.fn, signature, signature.leaves(args, kwargs))

@@ -11,13 +11,15 @@ import functools
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import jax
 import numpy as np
 
 from shardwright import _jax
 from shardwright.errors import ShardwrightError
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +197,41 @@ def _check_call(fn: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any
             f"the arguments do not fit {name}{signature}: {error}",
             try_="pass the arguments exactly as you would call the function",
         ) from None
+
+
+def asks_which(public: F) -> F:
+    """A public function that takes a call of the user's function next to options of its own.
+
+    A keyword that may mean either is an error: silently taken, the function would run without it.
+    """
+    parameters = inspect.signature(public).parameters.values()
+    options = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
+
+    @functools.wraps(public)
+    def checked(fn: Any, /, *args: Any, **given: Any) -> Any:
+        both = sorted(options & given.keys() & _open_parameters(fn, args))
+        if both:
+            what, name = public.__name__, _name(fn)
+            raise ShardwrightError(
+                f"{both[0]}= is an option of {what}() and a parameter of {name}: which is meant?",
+                try_=f"functools.partial({name}, {both[0]}=...) for the function's own (an array:"
+                " by position, or through a lambda)",
+            )
+        return public(fn, *args, **given)
+
+    return cast(F, checked)
+
+
+def _open_parameters(fn: Any, args: tuple[Any, ...]) -> set[str]:
+    """The parameters that a call may still give by name; those that a partial gives are closed."""
+    try:
+        signature = inspect.signature(fn)
+        bound = signature.bind_partial(*args).arguments
+    except (TypeError, ValueError):
+        return set()  # not a function, a builtin or too many arguments: said later
+    closed = set(bound) | set(fn.keywords if isinstance(fn, functools.partial) else ())
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return {p.name for p in signature.parameters.values() if p.kind in named} - closed
 
 
 def sign(

@@ -13,7 +13,7 @@ import numpy as np
 from shardwright import _jax
 from shardwright.errors import ShardwrightError
 from shardwright.mesh import Mesh
-from shardwright.program.arguments import Signature, sign
+from shardwright.program.arguments import Signature, asks_which, sign
 from shardwright.program.regions import REGION_OPS
 from shardwright.program.source import is_user_code
 from shardwright.program.types import (
@@ -48,8 +48,10 @@ REMATS = ("remat2", "checkpoint", "remat")
 CARRIES = ("scan.carry", "while.carry")  # what comes round again is always needed
 
 
+@asks_which
 def trace(
     fn: Callable[..., Any],
+    /,
     *args: Any,
     static_argnums: int | Sequence[int] = (),
     donate_argnums: int | Sequence[int] = (),
