@@ -79,6 +79,8 @@ def check(
     Intermediates are assumed to follow the arguments in the cheapest way; a compiler left to
     itself may do worse. `.plan` holds that way, ready to run.
     """
+    from shardwright.api import numbers
+
     axes, chip = Mesh.of(mesh), find_device(device)
     program = trace_call(fn, args, kwargs, static_argnums, donate_argnums, axes)
     analysis = analyze_program(program)
@@ -95,8 +97,17 @@ def check(
             f"does not fit: {cost.peak_bytes / 1e9:.2f} GB per device of {limit / 1e9:.2f} GB"
         )
     warnings += large_replicated(program, given)
-    plan = _as_plan(fn, program, model, state, static_argnums, donate_argnums)
-    better = _better(fn, program, analysis, axes, chip, limit, cost, seconds) if compare else None
+    options = {
+        "static_argnums": numbers(static_argnums), "donate_argnums": numbers(donate_argnums),
+        "labels": {}, "seed": 0, "tactics": [],
+    }  # fmt: skip
+    by_hand = {str(v): [list(d) for d in dims] for v, dims in pinned.items()}
+    plan = _as_plan(
+        fn, program, model, state, options | {"tactics": ["given by hand"], "pinned": by_hand}
+    )
+    better = None
+    if compare:
+        better = _better(fn, program, analysis, axes, chip, limit, cost, seconds, options)
     rows = model_collectives(model, state)
     return Check(cost, breakdown, rows, warnings, plan, better)
 
@@ -241,17 +252,13 @@ def large_replicated(
 
 def _as_plan(
     fn: Callable[..., Any], program: Program, model: CostModel, state: State,
-    static_argnums: int | Sequence[int], donate_argnums: int | Sequence[int],
+    options: dict[str, Any],
 ) -> Plan:  # fmt: skip
     """The given sharding as a plan."""
-    from shardwright.api import describe, numbers
+    from shardwright.api import describe
 
     cost = model.cost(state)
     found = Found(state, dict(model.overrides), cost, Certificate.none(), {}, 0, ("given by hand",))
-    options = {
-        "static_argnums": numbers(static_argnums), "donate_argnums": numbers(donate_argnums),
-        "labels": {}, "seed": 0, "tactics": ["given by hand"],
-    }  # fmt: skip
     record = build_record(
         program.name, model, state, found=describe(found, [], None), options=options
     )
@@ -260,7 +267,7 @@ def _as_plan(
 
 def _better(
     fn: Callable[..., Any], program: Program, analysis: Analysis, mesh: Mesh, device: Device,
-    limit: int, cost: Cost, seconds: float | None,
+    limit: int, cost: Cost, seconds: float | None, options: dict[str, Any],
 ) -> Plan | None:  # fmt: skip
     """A plan that is faster, or that fits where the given one does not."""
     from shardwright.api import describe
@@ -270,7 +277,6 @@ def _better(
     if found.cost.step_s >= cost.step_s and cost.peak_bytes <= limit:
         return None
     model.overrides = dict(found.overrides)
-    options = {"static_argnums": [], "donate_argnums": [], "labels": {}, "seed": 0, "tactics": []}
     record = build_record(
         program.name, model, found.state, found=describe(found, [], limit), options=options
     )

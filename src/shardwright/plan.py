@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,16 +23,10 @@ from shardwright.program.arguments import Signature, sign
 from shardwright.program.fingerprint import argument_types, fingerprint
 from shardwright.program.tracing import trace_call
 from shardwright.program.types import Program, format_type
-from shardwright.record import VERSION
+from shardwright.record import call_record, read_record, spec_records, write_record
 from shardwright.search.exact import Certificate
 from shardwright.spmd.decisions import Entry, State
 from shardwright.spmd.ir import Collective, Ir
-
-# What a plan cannot be read without.
-_NEEDED = (
-    "fingerprint", "ops", "arguments", "mesh", "device", "options", "decisions", "overrides",
-    "specs", "cost", "collectives",
-)  # fmt: skip
 
 
 class Plan:
@@ -142,9 +135,17 @@ class Plan:
         self._check_matches(program)
         analysis = analyze_program(program, options.get("labels") or None)
         analysis = unshare_all(analysis, options.get("unshared", []))
-        model = CostModel(analysis, self.mesh, self.device, overlap=self.record["cost"]["overlap"])
+        pinned = {
+            int(value): tuple(map(tuple, dims)) for value, dims in options.get("pinned", {}).items()
+        }
+        model = CostModel(
+            analysis, self.mesh, self.device, overlap=self.cost.overlap, pinned=pinned
+        )
         model.overrides = {int(layout): tuple(p) for layout, p in self.record["overrides"].items()}
-        return Plan(self.record, Bound(fn, program, model, _to_state(self.decisions, analysis)))
+        state = _to_state(self.decisions, analysis)
+        self._check_specs(model, state)
+        record = self.record | {"call": call_record(program)}
+        return Plan(record, Bound(fn, program, model, state))
 
     def fits(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether these arguments have the structure, shapes and dtypes the plan was made for."""
@@ -183,6 +184,19 @@ class Plan:
                 f"this plan was made for another program than {program.name}",
                 changed="\n".join(changes[:8]) + more,
                 try_="partition() again, or pass the function and shapes it was made for",
+            )
+
+    def _check_specs(self, model: CostModel, state: State) -> None:
+        """The decisions must mean what they meant to the version that wrote them."""
+        try:
+            now = dict(zip(("specs", "result_specs"), spec_records(model, state), strict=True))
+        except IndexError:  # an override of something that is not there
+            now = {}
+        if now != {key: self.record[key] for key in ("specs", "result_specs")}:
+            raise ShardwrightError(
+                "the decisions of this plan mean another sharding here than when it was made",
+                by=f"Shardwright {self.record.get('shardwright', 'of another version')}",
+                try_="plan again, or use the Shardwright that wrote it",
             )
 
     def _ready(self) -> tuple[Signature, Steps]:
@@ -251,7 +265,7 @@ class Plan:
 
     def save(self, path: str | Path) -> None:
         """Writes the plan as JSON: readable, in program order, safe to diff in review."""
-        Path(path).write_text(json.dumps(self.record, indent=1) + "\n")
+        write_record(self.record, path)
 
     def diff(self, other: Plan) -> str:
         """What another plan does differently, as text; empty when nothing."""
@@ -290,27 +304,16 @@ class Bound:
 
 def load(path: str | Path) -> Plan:
     """The plan saved at `path`; bind() or jit() check that the program still matches."""
-    try:
-        record = json.loads(Path(path).read_text())
-    except (OSError, ValueError) as error:
+    plan = Plan(read_record(path))
+    try:  # what a report or a run would stumble over
+        _ = plan.mesh, plan.device, plan.cost, plan.collectives, plan.certificate, plan.baselines
+        _ = plan.specs(), plan.result_specs()
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise ShardwrightError(
-            f"cannot read a plan from {path}: {error}", try_="a file written by plan.save()"
+            f"{path} is damaged: {type(error).__name__}: {error}",
+            try_="a file as plan.save() wrote it",
         ) from None
-    version = record.get("version") if isinstance(record, dict) else None
-    if not isinstance(version, int):
-        raise ShardwrightError(f"{path} is not a plan", try_="a file written by plan.save()")
-    if version > VERSION:
-        raise ShardwrightError(
-            f"{path} was written by a newer Shardwright (plan version {version}, this one reads"
-            f" up to {VERSION})",
-            try_="pip install -U shardwright",
-        )
-    missing = [key for key in _NEEDED if key not in record]
-    if missing:
-        raise ShardwrightError(
-            f"{path} is not a plan: it has no {missing[0]!r}", try_="a file written by plan.save()"
-        )
-    return Plan(record)
+    return plan
 
 
 def _to_state(decisions: dict[str, list[dict[str, Any]]], analysis: Analysis) -> State:

@@ -66,7 +66,7 @@ def test_the_file_is_readable(tmp_path: Path) -> None:
     make().save(tmp_path / "plan.json")
     text = (tmp_path / "plan.json").read_text()
     record = json.loads(text)
-    assert record["version"] == 1
+    assert (record["version"], record["shardwright"]) == (2, sw.__version__)
     assert list(record["specs"]) == ["x", "w"]  # in the order of the arguments
     assert record["specs"]["w"] == [[], ["model"]]
     assert text.endswith("}\n") and max(map(len, text.splitlines())) < 400
@@ -108,8 +108,15 @@ def test_same_seed_same_bytes(program: str, tmp_path: Path) -> None:
         ("{ not json", "cannot read a plan from"),
         ("[1, 2]", "is not a plan"),
         ('{"answer": 42}', "is not a plan"),
+        ("\0\xff", "cannot read a plan from"),
+        ('{"version": "1"}', "is not a plan\n  try     a file written by"),
+        ('{"version": 0}', "is not a plan\n  try     a file written by"),
+        (
+            '{"version": 99, "shardwright": "7.1"}',
+            r"written by a newer Shardwright 7.1 \(plan version 99, this one reads up to 2\)",
+        ),
         ('{"version": 99}', r"written by a newer Shardwright \(plan version 99"),
-        ('{"version": 1}', "is not a plan"),
+        ('{"version": 1}', "is not a plan: it has no 'program'"),
     ],
 )
 def test_bad_files(content: str | None, says: str, tmp_path: Path) -> None:
@@ -118,6 +125,55 @@ def test_bad_files(content: str | None, says: str, tmp_path: Path) -> None:
         path.write_text(content)
     with pytest.raises(sw.ShardwrightError, match=says):
         sw.load(path)
+
+
+@pytest.mark.parametrize(
+    "key, value",
+    [("specs", 3), ("cost", [3]), ("mesh", {"axes": 4}), ("collectives", [{}]), ("device", None)],
+)
+def test_damaged_files(key: str, value: Any, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(make().record | {key: value}))
+    with pytest.raises(sw.ShardwrightError, match=r"plan.json is damaged: "):
+        sw.load(path)
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    with pytest.raises(sw.ShardwrightError, match=r"cannot write a plan to .*: No such file"):
+        make().save(tmp_path / "nowhere" / "plan.json")
+    with pytest.raises(sw.ShardwrightError, match=r"cannot write a plan to .*: Is a directory"):
+        make().save(tmp_path)
+    (tmp_path / "link.json").symlink_to(tmp_path / "plan.json")
+    make().save(tmp_path / "link.json")
+    assert (tmp_path / "link.json").is_symlink()
+    assert sorted(f.name for f in tmp_path.iterdir()) == ["link.json", "plan.json"]
+
+
+def test_a_file_of_version_1(tmp_path: Path) -> None:
+    """It has no `call`: it runs as ever, and to_python() says what it lacks."""
+    plan = make()
+    new = ("call", "notes", "numbers", "shardwright")
+    record = {k: v for k, v in plan.record.items() if k not in new} | {"version": 1}
+    (tmp_path / "plan.json").write_text(json.dumps(record))
+    old = sw.load(tmp_path / "plan.json")
+    assert str(old) == str(plan) and plan.diff(old) == ""
+    np.testing.assert_allclose(old.jit(matmul)(X, W), matmul(X, W), rtol=1e-6)
+    with pytest.raises(sw.ShardwrightError) as error:
+        old.to_python()
+    assert str(error.value) == (
+        "the file of this plan does not say how matmul is called: it is of version 1\n"
+        "  try     plan.bind(fn, *args).to_python(), or plan again and save"
+    )
+    assert old.bind(matmul, X, W).to_python() == plan.to_python()
+
+
+def test_decisions_that_mean_something_else(tmp_path: Path) -> None:
+    """A file of a version that numbers layouts otherwise is refused, not run in another way."""
+    record = make().record
+    for overrides in ({"1": [0, -1]}, {"99": [0, -1]}):
+        (tmp_path / "plan.json").write_text(json.dumps(record | {"overrides": overrides}))
+        with pytest.raises(sw.ShardwrightError, match="mean another sharding here"):
+            sw.load(tmp_path / "plan.json").jit(matmul)(X, W)
 
 
 # Another program than the plan was made for -----------------------------------------------------

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from shardwright.errors import ShardwrightError
 from shardwright.report.facts import Record, mesh_sizes, mesh_text
 from shardwright.report.words import spec_text
 
@@ -132,6 +133,12 @@ def to_python(record: Record) -> str:
     for size in sizes.values():
         count *= size
     call = record["call"]
+    if call is None:
+        raise ShardwrightError(
+            f"the file of this plan does not say how {record['program']} is called: it is of"
+            f" version {record['version']}",
+            try_="plan.bind(fn, *args).to_python(), or plan again and save",
+        )
     return SNIPPET.format(
         name=record["program"], mesh=mesh_text(record), count=count, axes=sizes,
         arguments=tuple(call["arguments"]), static=tuple(call["static"]),
