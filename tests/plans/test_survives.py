@@ -103,6 +103,20 @@ def test_export(planned: Any, the_plan: sw.Plan) -> None:
     close(jax.jit(exported.call)(*the_plan.place(PARAMS, X)), forward(PARAMS, X))
 
 
+def test_an_export_survives_serialisation(planned: Any, the_plan: sw.Plan) -> None:
+    """As bytes it needs neither the function nor Shardwright, only as many devices."""
+    pytest.importorskip("flatbuffers", reason="JAX writes exported programs with it")
+    data = jax.export.export(planned)(PARAMS, X).serialize(vjp_order=1)
+    again = jax.export.deserialize(data)
+    assert again.nr_devices == 8
+    placed = the_plan.place(PARAMS, X)
+    out = jax.jit(again.call)(*placed)
+    close(out, forward(PARAMS, X))
+    assert out.sharding.is_equivalent_to(the_plan.out_shardings(), out.ndim)
+    grads = jax.jit(jax.grad(lambda p, x: jnp.sum(again.call(p, x) ** 2)))(*placed)
+    close(grads, jax.grad(lambda p: jnp.sum(forward(p, X) ** 2))(PARAMS))
+
+
 # Functions with something inside --------------------------------------------------------------
 
 
