@@ -12,7 +12,7 @@ import numpy as np
 from shardwright.analysis.colors import Colors, find_colors
 from shardwright.analysis.conflicts import Conflict, ConflictSet, find_conflicts, pair_conflicts
 from shardwright.analysis.groups import group_colors, group_sets
-from shardwright.analysis.labels import patterns, short_label, starred, unique_labels
+from shardwright.analysis.labels import labels_of, patterns, starred, unique_labels
 from shardwright.analysis.names import batch_ops, name_nodes
 from shardwright.errors import ShardwrightError
 from shardwright.program.types import LITERAL, Program
@@ -181,13 +181,14 @@ def _describe(
     for s, k in zip(sets, set_group, strict=True):
         bits[int(color_group[s.color])][k] = None
     forms = [patterns(d) for d in dims]
-    names = []
+    named = [g for g in range(count) if largest[g][0] >= 0]
+    of_largest = [forms[g][starred(*largest[g][1:])] for g in named]
+    label_of = dict(zip(named, labels_of(of_largest), strict=True))
     for g in range(count):
-        if largest[g][0] >= 0:
-            names.append(short_label(forms[g][starred(largest[g][1], largest[g][2])]))
-        else:
-            value = program.values[table.owner[first_row[g]]]
-            names.append(f"{program.where(value.index)}[{int(table.dim[first_row[g]])}]")
+        if g not in label_of:
+            where = program.where(int(table.owner[first_row[g]]))
+            label_of[g] = f"{where}[{int(table.dim[first_row[g]])}]"
+    names = [label_of[g] for g in range(count)]
     for wanted, pattern in labels.items():
         for g in range(count):
             if _holds(dims[g], pattern):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
@@ -97,13 +97,12 @@ class _Output:
     paths: tuple[str, ...] = ()
 
     def record(self, out: Any) -> list[Any]:
-        with_paths, self.tree = jax.tree_util.tree_flatten_with_path(out)
-        flat = [leaf for _, leaf in with_paths]
+        flat, self.tree = jax.tree.flatten(out)
         self.is_array = tuple(is_array(leaf) for leaf in flat)
         self.static = tuple(x for x, yes in zip(flat, self.is_array, strict=True) if not yes)
         self.paths = tuple(
             "result" + jax.tree_util.keystr(path)
-            for (path, _), yes in zip(with_paths, self.is_array, strict=True)
+            for path, yes in zip(leaf_paths(out), self.is_array, strict=True)
             if yes
         )
         return [x for x, yes in zip(flat, self.is_array, strict=True) if yes]
@@ -121,6 +120,25 @@ class _Static:
 
     def __init__(self, value: Any) -> None:
         self.value = value
+
+
+def leaf_paths(tree: Any) -> Iterator[tuple[Any, ...]]:
+    """The path of every leaf, as a user would write it: through a box, not into it."""
+    for path, node in jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_box)[0]:
+        if not _is_box(node):
+            yield path
+            continue
+        for inner, _ in jax.tree_util.tree_flatten_with_path(node)[0]:
+            opened = bool(inner) and getattr(inner[0], "name", None) == "value"
+            yield (*path, *inner[opened:])
+
+
+def _is_box(node: Any) -> bool:
+    """Whether a node is Flax's box around an array: a Variable of nnx, metadata of linen."""
+    return any(
+        c.__name__ in ("Variable", "AxisMetadata") and c.__module__.startswith("flax.")
+        for c in type(node).__mro__
+    )
 
 
 def is_array(leaf: Any) -> bool:
@@ -257,12 +275,11 @@ def sign(
     given = _numbers("donate_argnums", donate_argnums, count)
     donated = {*given, *_own_numbers(own_donated, count)}
     donated_names = _jax.jit_donated_names(fn)
-    with_paths, tree = jax.tree_util.tree_flatten_with_path(
-        _keep_static(args, kwargs, static, own_static_names)
-    )
+    call = _keep_static(args, kwargs, static, own_static_names)
+    flat, tree = jax.tree.flatten(call)
     names = _argument_names(fn, count)
     paths, weak, is_input, gone, rest = [], [], [], [], []
-    for path, leaf in with_paths:
+    for path, leaf in zip(leaf_paths(call), flat, strict=True):
         side, which, *inner = path
         is_input.append(is_array(leaf))
         if not is_input[-1]:

@@ -66,10 +66,11 @@ def find(mesh, specs, path, leaf):
     if not hasattr(leaf, "shape") and not isinstance(leaf, (bool, int, float, complex)):
         return None
     name = path[0].key + jax.tree_util.keystr(path[1:])
-    spec = specs.get(name)
-    if spec is None:
-        spec = specs.get(re.sub(r"\\[\\d+\\]", "[*]", name))
-    return None if spec is None else NamedSharding(mesh, spec)
+    for name in (name, name.removesuffix(".value")):  # Flax keeps arrays in boxes
+        for known in (name, re.sub(r"\\[\\d+\\]", "[*]", name)):
+            if known in specs:
+                return NamedSharding(mesh, specs[known])
+    return None
 
 
 def shardings(mesh, specs, tree):
