@@ -103,12 +103,15 @@ def wants_another_mesh(error: BaseException) -> bool:
 
 
 def opened(eqn: Any) -> Any:
-    """The jaxpr that JAX lowers a sparse primitive to; None for every other equation."""
+    """The jaxpr that JAX lowers a sparse primitive or a run_state to; None for other equations."""
     name = eqn.primitive.name
-    if not name.startswith(("bcoo_", "bcsr_")):
+    if name == "run_state":  # its references as plain values
+        compute = eqn.primitive.impl
+    elif name.startswith(("bcoo_", "bcsr_")):
+        module = importlib.import_module(f"jax.experimental.sparse.{name[:4]}")
+        compute = getattr(module, f"_{name}_impl", None)
+    else:
         return None
-    module = importlib.import_module(f"jax.experimental.sparse.{name[:4]}")
-    compute = getattr(module, f"_{name}_impl", None)
     if compute is None:
         return None
 
@@ -116,8 +119,11 @@ def opened(eqn: Any) -> Any:
         out = compute(*arrays, **eqn.params)
         return list(out) if eqn.primitive.multiple_results else [out]
 
-    with eqn.ctx.manager:  # the same ops wherever it is opened
-        return retrace(call, [v.aval for v in eqn.invars])
+    try:
+        with eqn.ctx.manager:  # the same ops wherever it is opened
+            return retrace(call, [v.aval for v in eqn.invars])
+    except NotImplementedError:  # references to what only a kernel has
+        return None
 
 
 def is_jitted(fn: Any) -> bool:

@@ -15,6 +15,7 @@ import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax._src.state.discharge import run_state  # pallas runs its kernels on references with it
 from jax.experimental import io_callback, sparse
 from jax.experimental.scheduling_groups import scheduling_group
 from jax.sharding import PartitionSpec as P
@@ -197,6 +198,18 @@ def with_reference(params: dict[str, jax.Array], x: jax.Array) -> Any:
     return kept[...]
 
 
+def with_run_state(params: dict[str, jax.Array], x: jax.Array) -> Any:
+    def body(refs: Any) -> None:
+        read, kept = refs
+
+        def add(i: jax.Array, _: None) -> None:
+            kept[...] += forward(params, read[...]) * i
+
+        jax.lax.fori_loop(0, 3, add, None)
+
+    return run_state(body)((x, jnp.zeros_like(x)))[1]
+
+
 @jax.custom_vjp
 def with_rule(w: jax.Array, x: jax.Array) -> jax.Array:
     return jnp.tanh(x @ w)
@@ -227,7 +240,8 @@ def with_sparse(params: dict[str, jax.Array], x: jax.Array) -> Any:
 
 BODIES = [
     with_scan, with_while, with_cond, with_switch, with_remat, with_fori, with_custom, with_key,
-    with_constants, with_reference, with_optimized_remat, with_metadata, with_sparse,
+    with_constants, with_reference, with_run_state, with_optimized_remat, with_metadata,
+    with_sparse,
 ]  # fmt: skip
 
 
