@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -106,3 +107,17 @@ def test_what_was_given_by_hand_survives_a_file(tmp_path: Path) -> None:
     judged.better.save(tmp_path / "plan.json")
     run = sw.load(tmp_path / "plan.json").jit(add)
     np.testing.assert_allclose(run(x, 3, x), add(x, 3, x), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "specs, says",
+    [
+        ((P("data", "data"), P()), "a is to be split over 'data' twice"),
+        ((P(("model", "data"), "data"), P()), "a is to be split over 'data' twice"),
+        (({"b": P()}, P()), "in_shardings has another structure than the arguments"),
+    ],
+)
+def test_shardings_that_cannot_be(specs: Any, says: str) -> None:
+    x = jnp.ones((16, 8))
+    with pytest.raises(sw.ShardwrightError, match=says):
+        sw.check(lambda a, b: a + b, x, x, mesh=MESH, in_shardings=specs)

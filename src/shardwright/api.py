@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from shardwright.analysis.analysis import Analysis, analyze_program, check_labels
 from shardwright.cost.devices import Device
@@ -103,6 +105,8 @@ def plan_call(
     overlap: float,
 ) -> Plan:
     """The whole pipeline: partition() of one call, whatever its arguments are called."""
+    tactics = [tactics] if isinstance(tactics, Tactic) else tactics
+    _check_options(memory, seconds, seed, overlap, labels, tactics)
     chip = find_device(device)
     shapes = candidate_meshes(mesh, chip, devices)
     program = trace_call(                               # ops, values, source lines, argument paths
@@ -110,7 +114,6 @@ def plan_call(
     )  # fmt: skip
     analysis = analyze_program(program, labels)  # what may be decided
     check_labels(analysis, labels or {})
-    tactics = [tactics] if isinstance(tactics, Tactic) else tactics
     model, found, meshes = _search(                     # the best decisions, and how good they are
         analysis, shapes, chip, memory=_bytes(memory), tactics=tactics, seconds=seconds,
         seed=seed, progress=progress, overlap=overlap,
@@ -185,11 +188,41 @@ def numbers(argnums: int | Sequence[int]) -> list[int]:
 def _bytes(memory: int | float | None) -> int | None:
     if memory is None:
         return None
-    if memory <= 0:
-        raise ShardwrightError(
-            f"memory must be a positive number of bytes, got {memory}", try_="memory=16e9"
-        )
+    _check_number("memory", memory, "a positive number of bytes", "16e9", least=1)
     return int(memory)
+
+
+def _check_number(
+    name: str, given: Any, what: str, example: str, *, least: float = 0, most: float = 1e30
+) -> None:
+    """Raises unless the option is a number in its range."""
+    is_number = isinstance(given, int | float | np.number) and not isinstance(given, bool)
+    if not is_number or not least <= given <= most:
+        raise ShardwrightError(
+            f"{name} must be {what}, got {given!r:.60}", try_=f"{name}={example}"
+        )
+
+
+def _check_options(
+    memory: Any, seconds: Any, seed: Any, overlap: Any, labels: Any, tactics: Any
+) -> None:
+    """Raises for an option that would only fail, or mislead, after the program is traced."""
+    _bytes(memory)
+    if seconds is not None:
+        _check_number("seconds", seconds, "a number of seconds", "10")
+    _check_number("overlap", overlap, "a part of 1", "0.5", most=1)
+    if not isinstance(seed, int | np.integer):
+        raise ShardwrightError(f"seed must be an integer, got {seed!r:.60}", try_="seed=0")
+    _check_number("seed", seed, "an integer from 0 on", "0")
+    if labels is not None and not isinstance(labels, Mapping):
+        raise ShardwrightError(
+            f"labels must map a label to a dim, got {labels!r:.60}",
+            try_="""{"d_ff": "state.params['layers'][*]['w1'][1]"}""",
+        )
+    if isinstance(tactics, str) or (tactics is not None and not isinstance(tactics, Iterable)):
+        raise ShardwrightError(
+            f"not a tactic: {tactics!r:.60}", try_='DataParallel("data"), Search(axes=["model"])'
+        )
 
 
 # {option of partition(): its default}

@@ -138,6 +138,13 @@ def resolve(
             raise ShardwrightError(
                 f"{v.path} has {len(v.shape)} dims, its PartitionSpec {len(parts)}: {spec}"
             )
+        flat_names = [n for part in parts for n in (part if isinstance(part, tuple) else (part,))]
+        for name in mesh.names:
+            if flat_names.count(name) > 1:
+                raise ShardwrightError(
+                    f"{v.path} is to be split over {name!r} twice: {spec}",
+                    try_="an axis splits one dim of an array",
+                )
         for d, size in enumerate(v.shape):
             names = parts[d] if d < len(parts) else None
             names = () if names is None else (names,) if isinstance(names, str) else tuple(names)
@@ -166,7 +173,15 @@ def _broadcast(spec: Any, argument: Any) -> list[Any]:
     from shardwright.program.arguments import is_array
 
     is_leaf = _is_sharding
-    leaves = jax.tree.broadcast(spec, argument, is_leaf=is_leaf)
+    try:
+        leaves = jax.tree.broadcast(spec, argument, is_leaf=is_leaf)
+    except ValueError:
+        raise ShardwrightError(
+            "in_shardings has another structure than the arguments",
+            given=jax.tree.structure(spec, is_leaf=is_leaf),
+            arguments=jax.tree.structure(argument),
+            try_="a tree like the argument, or one sharding for all of it",
+        ) from None
     shardings = jax.tree.leaves(leaves, is_leaf=is_leaf)
     kept = [is_array(x) for x in jax.tree.leaves(argument)]
     return [s for s, yes in zip(shardings, kept, strict=True) if yes]

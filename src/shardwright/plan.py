@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
+from shardwright import _jax
 from shardwright.analysis.analysis import Analysis, analyze_program
 from shardwright.analysis.unshare import unshare_all
 from shardwright.cost.cost import Cost
@@ -19,9 +20,9 @@ from shardwright.lowering.apply import check_types
 from shardwright.lowering.jit import PlannedFunction, jax_mesh, sharding
 from shardwright.lowering.steps import Steps, make_steps, partition_spec
 from shardwright.mesh import Mesh
-from shardwright.program.arguments import Signature, sign
+from shardwright.program.arguments import Signature, check_callable, sign
 from shardwright.program.fingerprint import argument_types, fingerprint
-from shardwright.program.tracing import trace_call
+from shardwright.program.tracing import build, trace_jaxpr
 from shardwright.program.types import Program, format_type
 from shardwright.record import call_record, read_record, spec_records, write_record
 from shardwright.search.exact import Certificate
@@ -118,6 +119,7 @@ class Plan:
     def jit(self, fn: Callable[..., Any] | None = None, *, mesh: Any = None) -> PlannedFunction:
         """`fn` as a jitted function that runs as planned, on the current devices or `mesh`."""
         fn = fn if fn is not None else self._require("jit() without a function").fn
+        check_callable(fn)
         return PlannedFunction(
             fn, jax_mesh(self.mesh, mesh),
             lambda args, kwargs: self.bind(fn, *args, **kwargs)._ready(),
@@ -129,9 +131,10 @@ class Plan:
         bound = self._bound
         if bound is not None and bound.fn is fn and self.fits(args, kwargs):
             return self
-        program = trace_call(
-            fn, args, kwargs, options["static_argnums"], options["donate_argnums"], self.mesh
-        )
+        signature = self._sign(fn, args, kwargs)
+        leaves = signature.leaves(args, kwargs)
+        self._check_arguments(signature.name, _types(signature, leaves))
+        program = build(trace_jaxpr(fn, signature, leaves), signature)
         self._check_matches(program)
         analysis = analyze_program(program, options.get("labels") or None)
         analysis = unshare_all(analysis, options.get("unshared", []))
@@ -147,6 +150,13 @@ class Plan:
         record = self.record | {"call": call_record(program)}
         return Plan(record, Bound(fn, program, model, state))
 
+    def _sign(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Signature:
+        options, mesh = self.record["options"], self.mesh
+        return sign(
+            fn, args, kwargs, options["static_argnums"], options["donate_argnums"],
+            _jax.abstract_mesh(mesh.sizes, mesh.names),
+        )  # fmt: skip
+
     def fits(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether these arguments have the structure, shapes and dtypes the plan was made for."""
         if self._bound is None:
@@ -157,8 +167,9 @@ class Plan:
         got = [format_type(jax.typeof(x)) for x in leaves]
         return got == list(self._bound.steps.types.values())
 
-    def _check_matches(self, program: Program) -> None:
-        planned, now = self.record["arguments"], argument_types(program)
+    def _check_arguments(self, name: str, now: Mapping[str, str]) -> None:
+        """Raises unless a call has the planned arguments, {path: type}."""
+        planned = self.record["arguments"]
         changes = [
             f"{p}: was {planned[p]}, is {now[p]}"
             for p in planned
@@ -166,25 +177,25 @@ class Plan:
         ]
         changes += [f"{p}: {planned[p]} is gone" for p in planned if p not in now]
         changes += [f"{p}: {now[p]} is new" for p in now if p not in planned]
-        planned_ops, ops = self.record["ops"], len(program.ops)
-        if not changes and fingerprint(program) != self.record["fingerprint"]:
-            words, numbers = ("an array", "a Python number"), self.record.get("numbers", ())
-            changes = [
-                f"{path}: was {words[path in numbers]}, is {words[weak]}: another dtype may result"
-                for path, weak in zip(now, program.signature.weak, strict=True)
-                if weak != (path in numbers)
-            ]
-            if not changes and planned_ops == ops:
-                changes = [f"the computation: {ops} ops as before, but not the same ones"]
-            elif not changes:
-                changes = [f"the computation: was {planned_ops} ops, is {ops}"]
         if changes:
-            more = f"\n... and {len(changes) - 8} more" if len(changes) > 8 else ""
-            raise ShardwrightError(
-                f"this plan was made for another program than {program.name}",
-                changed="\n".join(changes[:8]) + more,
-                try_="partition() again, or pass the function and shapes it was made for",
-            )
+            raise _another_program(name, changes)
+
+    def _check_matches(self, program: Program) -> None:
+        """Raises unless a program has the planned ops; its arguments have been checked."""
+        if fingerprint(program) == self.record["fingerprint"]:
+            return
+        words, numbers = ("an array", "a Python number"), self.record.get("numbers", ())
+        changes = [
+            f"{path}: was {words[path in numbers]}, is {words[weak]}: another dtype may result"
+            for path, weak in zip(argument_types(program), program.signature.weak, strict=True)
+            if weak != (path in numbers)
+        ]
+        planned_ops, ops = self.record["ops"], len(program.ops)
+        if not changes and planned_ops == ops:
+            changes = [f"the computation: {ops} ops as before, but not the same ones"]
+        elif not changes:
+            changes = [f"the computation: was {planned_ops} ops, is {ops}"]
+        raise _another_program(program.name, changes)
 
     def _check_specs(self, model: CostModel, state: State) -> None:
         """The decisions must mean what they meant to the version that wrote them."""
@@ -226,24 +237,32 @@ class Plan:
         return bound.program.signature.output.build([sharding(on, s) for s in bound.steps.outputs])
 
     def place(self, /, *args: Any, mesh: Any = None, **kwargs: Any) -> Any:
-        """The arguments on the devices, split as planned; one argument gives one value back."""
-        on = jax_mesh(self.mesh, mesh)
-        options = self.record["options"]
-        if self._bound is not None:
-            signature = self._bound.program.signature
+        """The arguments on the devices, split as planned; one argument gives one value back.
+
+        A jax.ShapeDtypeStruct gets its sharding, to restore a checkpoint into, say.
+        """
+        on, bound = jax_mesh(self.mesh, mesh), self._bound
+        if bound is None:
+            signature = self._sign(lambda *a, **k: None, args, kwargs)
         else:
-            signature = sign(lambda *a, **k: None, args, kwargs, tuple(options["static_argnums"]))
+            signature = bound.program.signature
+            if signature.match(args, kwargs) is None:  # by name perhaps, or something else
+                signature = self._sign(bound.fn, args, kwargs)
         leaves = signature.leaves(args, kwargs)
-        specs = list(self.specs().values())
-        if len(leaves) != len(specs):
-            raise ShardwrightError(
-                f"the plan has {len(specs)} argument leaves, got {len(leaves)}",
-                try_="pass the arguments the plan was made for, all of them and in order",
-            )
-        check_types(self.record["arguments"], [format_type(jax.typeof(x)) for x in leaves])
+        types, specs = _types(signature, leaves), self.specs()
+        if bound is not None:
+            self._check_arguments(signature.name, types)
+            wanted = [specs[path] for path in signature.paths]
+        else:  # the file has no function to say what is called how
+            if len(leaves) != len(specs):
+                raise ShardwrightError(
+                    f"the plan has {len(specs)} argument leaves, got {len(leaves)}",
+                    try_="pass the arguments the plan was made for, all of them and in order",
+                )
+            check_types(self.record["arguments"], list(types.values()))
+            wanted = list(specs.values())
         placed = [
-            jax.device_put(leaf, NamedSharding(on, spec))
-            for leaf, spec in zip(leaves, specs, strict=True)
+            _put(leaf, NamedSharding(on, spec)) for leaf, spec in zip(leaves, wanted, strict=True)
         ]
         out, named = signature.call(placed)
         if named:
@@ -252,14 +271,35 @@ class Plan:
 
     def init(self, fn: Callable[..., Any], *args: Any, argnum: int = 0, mesh: Any = None) -> Any:
         """`fn(*args)`, the argument at `argnum`, created on the devices already split."""
-        shardings = self.in_shardings(mesh)[argnum]
-        return jax.jit(fn, out_shardings=shardings)(*args)
+        bound, on = self._require("init()"), jax_mesh(self.mesh, mesh)
+        signature = bound.program.signature
+        wanted, _ = signature.call([sharding(on, spec) for spec in bound.steps.inputs])
+        inputs = [bound.program.values[v].type for v in bound.program.inputs]
+        planned, _ = signature.call([jax.ShapeDtypeStruct(t.shape, t.dtype) for t in inputs])
+        if not -len(wanted) <= argnum < len(wanted):
+            raise ShardwrightError(
+                f"{signature.name} has no argument {argnum}",
+                try_=f"argnum from 0 to {len(wanted) - 1}",
+            )
+        made = jax.eval_shape(fn, *args)
+        if _forms(made) != _forms(planned[argnum]):
+            raise ShardwrightError(
+                f"{getattr(fn, '__name__', 'fn')} makes something else than argument {argnum} of"
+                f" {signature.name} ({signature.arguments[argnum]})",
+                planned=_forms(planned[argnum]),
+                got=_forms(made),
+                try_="argnum=..., or plan for what it makes",
+            )
+        return jax.jit(fn, out_shardings=wanted[argnum])(*args)
 
-    def verify(self, target: str | None = None, run: bool = False, **options: Any) -> Any:
-        """Predicted against compiled, for the current devices or a target without hardware."""
+    def verify(self, target: str | None = None, run: bool = False, *, seed: int = 0) -> Any:
+        """Predicted against compiled, for the current devices or a target without hardware.
+
+        `run` also compares results with the unsharded function's, on random arguments.
+        """
         from shardwright.lowering.verify import verify_plan
 
-        return verify_plan(self, target, run=run, **options)
+        return verify_plan(self, target, run=run, seed=seed)
 
     # Files ----------------------------------------------------------------------------------
 
@@ -271,6 +311,10 @@ class Plan:
         """What another plan does differently, as text; empty when nothing."""
         from shardwright.report.diff import diff_plans
 
+        if not isinstance(other, Plan):
+            raise ShardwrightError(
+                f"a plan differs from plans, not from {other!r:.60}", try_="sw.load(path)"
+            )
         return diff_plans(self.record, other.record)
 
     def to_python(self) -> str:
@@ -314,6 +358,32 @@ def load(path: str | Path) -> Plan:
             try_="a file as plan.save() wrote it",
         ) from None
     return plan
+
+
+def _another_program(name: str, changes: list[str]) -> ShardwrightError:
+    more = f"\n... and {len(changes) - 8} more" if len(changes) > 8 else ""
+    return ShardwrightError(
+        f"this plan was made for another program than {name}",
+        changed="\n".join(changes[:8]) + more,
+        try_="partition() again, or pass the function and shapes it was made for",
+    )
+
+
+def _types(signature: Signature, leaves: Sequence[Any]) -> dict[str, str]:
+    """{path: type} of the leaves of a call."""
+    types = [format_type(jax.typeof(x)) for x in leaves]
+    return dict(zip(signature.paths, types, strict=True))
+
+
+def _forms(tree: Any) -> Any:
+    """The tree with the type of each array in its place."""
+    return jax.tree.map(lambda x: format_type(x) if hasattr(x, "dtype") else x, tree)
+
+
+def _put(leaf: Any, place: NamedSharding) -> Any:
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place)
+    return jax.device_put(leaf, place)
 
 
 def _to_state(decisions: dict[str, list[dict[str, Any]]], analysis: Analysis) -> State:

@@ -123,7 +123,7 @@ def read_record(path: str | Path) -> dict[str, Any]:
     """The plan in a file, of this version or an older one, as this version would have it."""
     try:
         record = json.loads(Path(path).read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, TypeError, ValueError) as error:
         raise ShardwrightError(f"cannot read a plan from {path}: {error}", try_=ASK) from None
     version = record.get("version") if isinstance(record, dict) else None
     if not isinstance(version, int) or version < 1:

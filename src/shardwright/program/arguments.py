@@ -20,6 +20,13 @@ from shardwright import _jax
 from shardwright.errors import ShardwrightError
 
 F = TypeVar("F", bound=Callable[..., Any])
+NO_DATA = (
+    "O",
+    "S",
+    "U",
+    "M",
+    "m",
+)  # kinds of NumPy arrays that JAX has none of: objects, words, dates
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +55,11 @@ class Signature:
         )
         if tree != self.tree:
             return None
+        if tuple(map(is_array, flat)) != self.is_input:
+            return None
         rest = [_unwrap(x) for x, used in zip(flat, self.is_input, strict=True) if not used]
         mine = [_unwrap(x) for x in self.static]
-        if any(a is not b and a != b for a, b in zip(rest, mine, strict=True)):
+        if not all(map(_same, rest, mine)):
             return None
         leaves = [leaf for leaf, used in zip(flat, self.is_input, strict=True) if used]
         return leaves if tuple(map(_is_weak, leaves)) == self.weak else None
@@ -122,6 +131,16 @@ class _Static:
         self.value = value
 
 
+def _same(a: Any, b: Any) -> bool:
+    """Whether two things that are no data are equal, whatever they take equality for."""
+    if a is b:
+        return True
+    try:
+        return type(a) is type(b) and bool(np.all(a == b))
+    except Exception:
+        return False
+
+
 def leaf_paths(tree: Any) -> Iterator[tuple[Any, ...]]:
     """The path of every leaf, as a user would write it: through a box, not into it."""
     for path, node in jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_box)[0]:
@@ -143,9 +162,11 @@ def _is_box(node: Any) -> bool:
 
 def is_array(leaf: Any) -> bool:
     """Whether a leaf is data: an array, its shape, or a Python number."""
-    if isinstance(leaf, bool | int | float | complex | np.generic):
+    if isinstance(leaf, bool | int | float | complex):
         return True
-    return hasattr(leaf, "shape") and hasattr(leaf, "dtype") and not callable(leaf)
+    if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype") or callable(leaf):
+        return False
+    return getattr(leaf.dtype, "kind", "") not in NO_DATA
 
 
 def _is_weak(leaf: Any) -> bool:
@@ -183,6 +204,10 @@ def _numbers(what: str, argnums: int | Sequence[int], count: int) -> tuple[int, 
     """Positions of arguments, counted from the front."""
     argnums = (argnums,) if isinstance(argnums, int) else tuple(argnums)
     for n in argnums:
+        if not isinstance(n, int):
+            raise ShardwrightError(
+                f"{what} are positions of arguments, got {n!r}", try_=f"{what}=0, or (0, 2)"
+            )
         if not -count <= n < count:
             raise ShardwrightError(
                 f"{what} names argument {n} of a call with {count} positional arguments",
@@ -252,6 +277,16 @@ def _open_parameters(fn: Any, args: tuple[Any, ...]) -> set[str]:
     return {p.name for p in signature.parameters.values() if p.kind in named} - closed
 
 
+def check_callable(fn: Any) -> None:
+    """Raises unless it can be called."""
+    if not callable(fn):
+        raise ShardwrightError(
+            f"expected a function to partition, got {type(fn).__name__}: {fn!r:.60}",
+            try_="pass the function itself, then its arguments:"
+            " partition(train_step, state, batch)",
+        )
+
+
 def sign(
     fn: Any,
     args: tuple[Any, ...],
@@ -261,12 +296,7 @@ def sign(
     mesh: Any = None,
 ) -> Signature:
     """The signature of one call; `mesh` is the abstract mesh it is planned for."""
-    if not callable(fn):
-        raise ShardwrightError(
-            f"expected a function to partition, got {type(fn).__name__}: {fn!r:.60}",
-            try_="pass the function itself, then its arguments:"
-            " partition(train_step, state, batch)",
-        )
+    check_callable(fn)
     name, count = _name(fn), len(args)
     _check_call(fn, name, args, kwargs)
     own_static, own_static_names, own_donated = _jax.jit_options(fn)
@@ -274,6 +304,11 @@ def sign(
     static = tuple(sorted({*given, *_own_numbers(own_static, count)}))
     given = _numbers("donate_argnums", donate_argnums, count)
     donated = {*given, *_own_numbers(own_donated, count)}
+    if donated & set(static):
+        raise ShardwrightError(
+            f"argument {min(donated & set(static))} of {name} is both static and donated",
+            try_="donate arrays only",
+        )
     donated_names = _jax.jit_donated_names(fn)
     call = _keep_static(args, kwargs, static, own_static_names)
     flat, tree = jax.tree.flatten(call)
