@@ -81,6 +81,17 @@ def explicit(mesh: Any) -> Any:
     return jax.sharding.AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types=types)
 
 
+def no_mesh_set() -> Any:
+    """A context without the user's mesh."""
+    return jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ()))
+
+
+def is_explicit(around: Any, mesh: Any) -> bool:
+    """Whether the mesh around has the axes of `mesh`, some of them explicit."""
+    explicit = jax.sharding.AxisType.Explicit
+    return explicit in around.axis_types and list(around.shape.items()) == list(mesh.shape.items())
+
+
 def has_explicit_types(closed: Any) -> bool:
     """Whether a jaxpr was traced under explicit axes: its types say how values are split."""
     explicit = jax.sharding.AxisType.Explicit

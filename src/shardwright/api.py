@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import inspect
+import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from shardwright.analysis.analysis import Analysis, analyze_program, check_labels
@@ -232,13 +234,17 @@ PARTITION_OPTIONS: dict[str, Any] = {
     if p.kind is p.KEYWORD_ONLY
 }
 
+BY_NAME = ("static_argnames", "donate_argnames")
+
 
 def jit(fn: Callable[..., Any] | None = None, **options: Any) -> Any:
     """`fn`, planned on its first call: @sw.jit(mesh={"data": 8}, device="h100").
 
-    Takes what partition() takes. `.plan(*args)` gives the plan without running it.
+    Takes what partition() takes, and `static_argnames` and `donate_argnames` as jax.jit does.
+    `.plan(*args)` gives the plan without running it.
     """
-    unknown = [name for name in options if name not in (*PARTITION_OPTIONS, "jax_mesh")]
+    known = (*PARTITION_OPTIONS, "jax_mesh", *BY_NAME)
+    unknown = [name for name in options if name not in known]
     if unknown:
         raise ShardwrightError(
             f"sw.jit has no option {unknown[0]!r}", try_=", ".join(PARTITION_OPTIONS)
@@ -249,7 +255,8 @@ def jit(fn: Callable[..., Any] | None = None, **options: Any) -> Any:
         )
     if fn is None:
         return functools.partial(jit, **options)
-    return PlannedOnCall(fn, options)
+    by_name = {name: options.pop(name) for name in BY_NAME if name in options}
+    return PlannedOnCall(jax.jit(fn, **by_name) if by_name else fn, options)
 
 
 class PlannedOnCall:
@@ -262,6 +269,13 @@ class PlannedOnCall:
         self._options = given
         self._ready: list[tuple[Plan, PlannedFunction]] = []
         functools.update_wrapper(self, fn, updated=())
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """A method of the class it is defined in, as functions are."""
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __repr__(self) -> str:
+        return f"<{getattr(self.fn, '__name__', self.fn)}, planned when called>"
 
     def plan(self, /, *args: Any, **kwargs: Any) -> Plan:
         """The plan for these arguments."""

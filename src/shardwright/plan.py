@@ -17,7 +17,7 @@ from shardwright.cost.devices import Device
 from shardwright.cost.model import CostModel, model_ir
 from shardwright.errors import ShardwrightError
 from shardwright.lowering.apply import check_types
-from shardwright.lowering.jit import PlannedFunction, jax_mesh, sharding
+from shardwright.lowering.jit import PlannedFunction, as_set, jax_mesh, sharding
 from shardwright.lowering.steps import Steps, make_steps, partition_spec
 from shardwright.mesh import Mesh
 from shardwright.program.arguments import Signature, check_callable, sign
@@ -241,7 +241,7 @@ class Plan:
 
         A jax.ShapeDtypeStruct gets its sharding, to restore a checkpoint into, say.
         """
-        on, bound = jax_mesh(self.mesh, mesh), self._bound
+        on, bound = as_set(jax_mesh(self.mesh, mesh)), self._bound
         if bound is None:
             signature = self._sign(lambda *a, **k: None, args, kwargs)
         else:
@@ -271,7 +271,7 @@ class Plan:
 
     def init(self, fn: Callable[..., Any], *args: Any, argnum: int = 0, mesh: Any = None) -> Any:
         """`fn(*args)`, the argument at `argnum`, created on the devices already split."""
-        bound, on = self._require("init()"), jax_mesh(self.mesh, mesh)
+        bound, on = self._require("init()"), as_set(jax_mesh(self.mesh, mesh))
         signature = bound.program.signature
         wanted, _ = signature.call([sharding(on, spec) for spec in bound.steps.inputs])
         inputs = [bound.program.values[v].type for v in bound.program.inputs]

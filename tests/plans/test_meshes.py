@@ -87,6 +87,41 @@ def test_arguments_on_an_explicit_mesh() -> None:
         np.testing.assert_allclose(out, want, rtol=1e-6)
 
 
+def test_a_loop_under_an_explicit_mesh() -> None:
+    """jax.set_mesh(jax.make_mesh(...)), as JAX has it by default: results meet other arrays."""
+    mesh = jax.make_mesh((4, 2), ("data", "model"))
+
+    def step(w: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        loss, grad = jax.value_and_grad(lambda w: layer(x, w).mean())(w)
+        return w - grad, loss
+
+    pins = [sw.Pin("x", 0, "data"), sw.Pin("w", 1, "model")]
+    options: dict[str, Any] = {"mesh": mesh, "device": DEVICES["balanced"], "tactics": pins}
+    plan = sw.partition(step, W, X, donate_argnums=0, **options)
+    run, want = plan.jit(step), W
+    for _ in range(3):
+        want, want_loss = step(want, X)
+    with jax.set_mesh(mesh):
+        w, x = first, _ = plan.place(np.asarray(W), X)
+        assert jax.typeof(2 * w).sharding.spec == plan.specs()["w"]
+        for _ in range(3):
+            w, loss = run(w, x)
+        assert first.is_deleted()
+        np.testing.assert_allclose(2 * w, 2 * want, rtol=1e-6)
+        np.testing.assert_allclose(loss + 1, want_loss + 1, rtol=1e-6)
+        forward = make(mesh).jit(layer)
+        both = jax.jit(lambda x, w: 2 * forward(x, w))(x, w)
+        np.testing.assert_allclose(both, 2 * layer(X, want), rtol=1e-6)
+        grad = jax.grad(lambda w: jnp.sum(2 * forward(x, w)))(w)
+        assert jax.typeof(w - grad).sharding.spec == plan.specs()["w"]
+        many = jax.vmap(lambda x: forward(x, w))(jnp.stack([X, -X]))
+        np.testing.assert_allclose(many[0], layer(X, want), rtol=1e-6)
+        np.testing.assert_allclose(  # from anywhere
+            run(np.asarray(W), jax.device_put(X, jax.devices()[3]))[1], step(W, X)[1], rtol=1e-5
+        )
+        assert plan.verify(run=True)
+
+
 EXPLICIT_PROGRAMS: dict[str, Callable[..., jax.Array]] = {
     "dot": lambda x, w: jnp.tanh(jnp.dot(x, w, out_sharding=P("data", "model"))),
     "einsum": lambda x, w: jnp.tanh(jnp.einsum("ij,jk->ik", x, w, out_sharding=P("data", "model"))),

@@ -88,6 +88,11 @@ def verify_plan(
     plan: Plan, target: str | None = None, *, run: bool = False, seed: int = 0
 ) -> Verification:
     """Compiles the plan's program for a target and compares; `run` also compares results."""
+    with _jax.no_mesh_set():  # the target has its own
+        return _verify(plan, target, run, seed)
+
+
+def _verify(plan: Plan, target: str | None, run: bool, seed: int) -> Verification:
     if not run:
         return judge(plan, compile_plan(plan, target), None, None)
     bound = plan._require("verify()")

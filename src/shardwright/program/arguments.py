@@ -236,9 +236,12 @@ def _check_call(fn: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
+        try_ = "pass the arguments exactly as you would call the function"
+        by_name = [k for k in ("static_argnames", "donate_argnames") if k in kwargs]
+        if by_name:
+            try_ = f"jax.jit({name}, {by_name[0]}=...): a jitted function keeps its options"
         raise ShardwrightError(
-            f"the arguments do not fit {name}{signature}: {error}",
-            try_="pass the arguments exactly as you would call the function",
+            f"the arguments do not fit {name}{signature}: {error}", try_=try_
         ) from None
 
 
