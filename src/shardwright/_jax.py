@@ -104,7 +104,7 @@ def has_explicit_types(closed: Any) -> bool:
 # What JAX says of a sharding that the mesh around it does not allow.
 _OTHER_MESH = (
     "requires a non-empty mesh", "not under a mesh context", "context mesh cannot be empty",
-    "axis names that are of type Auto",
+    "axis names that are of type Auto", "Please set a mesh via `jax.set_mesh`",
 )  # fmt: skip
 
 

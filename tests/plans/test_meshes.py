@@ -344,6 +344,17 @@ def test_a_bare_spec_that_nothing_explains() -> None:
         )
 
 
+def test_a_shard_map_without_a_mesh() -> None:
+    def mapped(x: jax.Array, w: jax.Array) -> jax.Array:
+        specs = (P("data"), P(None, "model"))
+        return jax.shard_map(layer, in_specs=specs, out_specs=P("data", "model"))(x, w)
+
+    plan = sw.partition(mapped, X, W, mesh=AXES, device=DEVICES["balanced"], seconds=0.2)
+    assert plan.record["opaque"] == {"shard_map": 1}
+    np.testing.assert_allclose(plan.jit(mapped)(X, W), layer(X, W), rtol=1e-6)
+    assert plan.verify(run=True).numbers_agree
+
+
 def test_the_users_own_mesh_comes_first() -> None:
     """Under a mesh that is set, a function sees that mesh and no other."""
     seen = []

@@ -14,10 +14,11 @@ from shardwright import _jax
 from shardwright.errors import ShardwrightError
 from shardwright.lowering.apply import apply_steps
 from shardwright.lowering.compiled import involuntary_remats, totals
-from shardwright.lowering.jit import flat_jit
+from shardwright.lowering.jit import flat_jit, jax_mesh, sharding
 from shardwright.lowering.steps import Steps
 from shardwright.lowering.targets import Compiled, compile_for, parse_target, run_for
 from shardwright.program.tracing import trace_jaxpr
+from shardwright.program.types import Program
 
 if TYPE_CHECKING:
     from shardwright.plan import Bound, Plan
@@ -98,7 +99,8 @@ def _verify(plan: Plan, target: str | None, run: bool, seed: int) -> Verificatio
     bound = plan._require("verify()")
     signature, inputs = bound.program.signature, random_inputs(_input_types(bound), seed)
     closed = trace_jaxpr(bound.fn, signature, inputs)
-    wanted = [_host(x) for x in jax.jit(_unsharded(closed, bound.steps))(*inputs)]
+    unsharded = jax.jit(_unsharded(closed, bound.steps), **_devices_for(bound.program, plan))
+    wanted = [_host(x) for x in unsharded(*inputs)]
     inputs = random_inputs(_input_types(bound), seed)  # anew: the planned step may consume them
     results, compiled = run_for(
         parse_target(target), _builder(plan), tuple(inputs), mesh=plan.mesh.shape
@@ -114,6 +116,14 @@ def _unsharded(closed: Any, steps: Steps) -> Callable[..., list[Any]]:
         steps, by_serial={}, inputs=((),) * len(steps.inputs), outputs=((),) * len(steps.outputs)
     )
     return lambda *arrays: apply_steps(closed, nowhere, None, arrays)
+
+
+def _devices_for(program: Program, plan: Plan) -> dict[str, Any]:
+    """Where the function runs on its own: a shard_map that names no mesh needs one's devices."""
+    for op in program.ops:
+        if op.name == "shard_map" and isinstance(op.eqn.params["mesh"], jax.sharding.AbstractMesh):
+            return {"in_shardings": sharding(jax_mesh(plan.mesh), ())}
+    return {}
 
 
 def compile_plan(plan: Plan, target: str | None = None) -> Compiled:

@@ -104,9 +104,10 @@ def trace_jaxpr(fn: Callable[..., Any], signature: Signature, leaves: Sequence[A
             failures.append(error)
     failed = next((e for e in failures if not _jax.wants_another_mesh(e)), failures[-1])
     try_ = "call it under jax.make_jaxpr with the same arguments to see the full traceback"
-    if _jax.wants_another_mesh(failed) and signature.mesh.empty and signature.planned is None:
-        try_ = "give the mesh whose axes it names: under jax.set_mesh(mesh), or with mesh=... of"
-        try_ += " partition(), check() or analyze()"
+    if _jax.wants_another_mesh(failed) and signature.mesh.empty:
+        try_ = "give the mesh whose axes it names: under jax.set_mesh(mesh)"
+        if signature.planned is None:
+            try_ += ", or with mesh=... of partition(), check() or analyze()"
     raise ShardwrightError(
         f"{signature.name} failed while being traced: {type(failed).__name__}: {failed}",
         at=_user_line(failed),
