@@ -55,14 +55,15 @@ class Signature:
         )
         if tree != self.tree:
             return None
-        if tuple(map(is_array, flat)) != self.is_input:
-            return None
         rest = [_unwrap(x) for x, used in zip(flat, self.is_input, strict=True) if not used]
         mine = [_unwrap(x) for x in self.static]
         if not all(map(_same, rest, mine)):
             return None
         leaves = [leaf for leaf, used in zip(flat, self.is_input, strict=True) if used]
-        return leaves if tuple(map(_is_weak, leaves)) == self.weak else None
+        try:
+            return leaves if tuple(map(_is_weak, leaves)) == self.weak else None
+        except TypeError:  # a leaf that is no array now
+            return None
 
     @property
     def has_static_leaves(self) -> bool:
