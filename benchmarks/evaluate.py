@@ -4,7 +4,7 @@
 
 A transformer train step with unrolled layers on a mesh of two axes; random states (up to four
 groups per axis, any resolution, any scope); each evaluation gives time and peak memory. Seconds are
-CPU seconds of the process, all threads together: what one core does, on a busy machine too.
+CPU seconds of the process: what one core does, on a busy machine too.
 
 - cold: the first evaluation of every state, the model's memo empty at the start;
 - warm: the same states again: every class has been seen, as late in a search;
@@ -15,9 +15,12 @@ CPU seconds of the process, all threads together: what one core does, on a busy 
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read when numpy is loaded
 
 import numpy as np
 

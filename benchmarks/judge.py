@@ -2,7 +2,7 @@
 
     python benchmarks/judge.py --batch 8            # needs the [tpu] extra; minutes per row
 
-The program is the one of docs/cost.md: GPT of 2 layers, D=2048, F=8192, V=32768, sequence 2048,
+The program is the one of the README: GPT of 2 layers, D=2048, F=8192, V=32768, sequence 2048,
 AdamW, bf16 compute, on 16 TPU v5e as data=4 x model=4. Not part of `make bench`: it is a referee.
 """
 

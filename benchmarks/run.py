@@ -1,4 +1,4 @@
-"""Runs every benchmark: each module of this folder that has a `main()`.
+"""Runs every benchmark: each module of this folder that has a `main(argv)`.
 
 python benchmarks/run.py [name ...]
 """
@@ -6,7 +6,6 @@ python benchmarks/run.py [name ...]
 from __future__ import annotations
 
 import importlib
-import inspect
 import sys
 import time
 from pathlib import Path
@@ -34,8 +33,7 @@ def main(wanted: list[str]) -> int:
             continue
         print(f"=== {name}: {(module.__doc__ or '').splitlines()[0]}", flush=True)
         start = time.perf_counter()
-        sys.argv = [name]
-        missed |= (run([]) if inspect.signature(run).parameters else run()) or 0
+        missed |= run([])
         print(f"--- {time.perf_counter() - start:.0f} s\n", flush=True)
     return missed
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -73,7 +72,32 @@ def test_over_memory_is_said() -> None:
         mlp, *arguments(), mesh=MESH, in_shardings=(None, None), device="h100", memory=2e8,
         compare=False,
     )  # fmt: skip
+    assert judged.warnings[0].endswith(" per device of 200.0 MB")
+    assert "over memory" in str(judged.plan)
+
+
+def test_where_nothing_fits_the_sharding_is_judged_all_the_same() -> None:
+    judged = sw.check(
+        mlp, *arguments(), mesh=MESH, in_shardings=(None, None), device="h100", memory=1e6
+    )
+    assert judged.better is None
     assert judged.warnings[0].startswith("does not fit: ")
+
+
+def test_saved_plans_of_a_check_know_static_and_donated_arguments(tmp_path: Path) -> None:
+    def step(w: jax.Array, times: int, x: jax.Array) -> jax.Array:
+        return w - times * jax.grad(lambda w: jnp.mean((x @ w) ** 2))(w)
+
+    weights, x = jax.ShapeDtypeStruct((D, D), jnp.float32), arguments()[1]
+    judged = sw.check(
+        step, weights, 3, x, mesh=MESH, in_shardings=(None, None), device="h100",
+        static_argnums=1, donate_argnums=0,
+    )  # fmt: skip
+    assert judged.better is not None
+    for plan in (judged.plan, judged.better):
+        plan.save(tmp_path / "plan.json")
+        again = sw.load(tmp_path / "plan.json").bind(step, weights, 3, x)
+        assert str(again.ir()) == str(plan.ir())
 
 
 @pytest.mark.parametrize(
@@ -82,6 +106,10 @@ def test_over_memory_is_said() -> None:
         ((None,), "in_shardings has 1 entries for 2 arguments"),
         ((None, P("rows")), "x is to be split over 'rows', which the mesh does not have"),
         ((None, P("data", None, "model")), "x has 2 dims, its PartitionSpec 3"),
+        ((None, P("data", "data")), "x is to be split over 'data' twice"),
+        ((None, P(P.UNCONSTRAINED)), "x: cannot judge what is left to the compiler"),
+        ((None, 3), "x: cannot judge a int"),
+        (({"up": P()}, None), "the in_shardings of 'params' have another structure"),
     ],
 )
 def test_bad_shardings(specs: tuple[object, ...], text: str) -> None:
@@ -107,17 +135,3 @@ def test_what_was_given_by_hand_survives_a_file(tmp_path: Path) -> None:
     judged.better.save(tmp_path / "plan.json")
     run = sw.load(tmp_path / "plan.json").jit(add)
     np.testing.assert_allclose(run(x, 3, x), add(x, 3, x), rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    "specs, says",
-    [
-        ((P("data", "data"), P()), "a is to be split over 'data' twice"),
-        ((P(("model", "data"), "data"), P()), "a is to be split over 'data' twice"),
-        (({"b": P()}, P()), "in_shardings has another structure than the arguments"),
-    ],
-)
-def test_shardings_that_cannot_be(specs: Any, says: str) -> None:
-    x = jnp.ones((16, 8))
-    with pytest.raises(sw.ShardwrightError, match=says):
-        sw.check(lambda a, b: a + b, x, x, mesh=MESH, in_shardings=specs)

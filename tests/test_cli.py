@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -74,16 +76,7 @@ def test_quiet_prints_nothing(train: str) -> None:
 
 def test_diff_has_an_exit_code(train: str) -> None:
     run("plan", train, *PLAN, "--save", "a.json")
-    run(
-        "plan",
-        train,
-        "--mesh",
-        "data=4,model=2",
-        "--tactic",
-        "DataParallel(model)",
-        "--save",
-        "b.json",
-    )
+    run("plan", train, *PLAN[:-1], "DataParallel(model)", "--save", "b.json")
     same, different = run("diff", "a.json", "a.json"), run("diff", "a.json", "b.json")
     assert (same.exit_code, same.stdout) == (0, "")
     assert different.exit_code == 1
@@ -155,9 +148,17 @@ def test_zoo_plans_a_model() -> None:
     (["plan", "steps.py:train_step", "--mesh", "data=2", "--memory", "much"], "cannot read memory"),
     (["plan", "steps.py:train_step", "--mesh", "data=2", "--device", "abacus"], "abacus"),
     (["plan", "steps.py:train_step", "--mesh", "data=2", "--tactic", "Luck()"], "unknown tactic"),
-    (["plan", "steps.py:train_step", "--mesh", "data=2", "--save", "no/such.json"], "cannot write"),
+    (["plan", "steps.py:train_step", "--mesh", "data=2", "--tactic", "ZeRO(data)"],
+     "cannot read tactic 'ZeRO(data)'\n  try     ZeRO(stage, axis)"),
+    (["plan", "steps.py:train_step", "--mesh", "data=2", "--memory", "1.2.3GB"], "cannot read mem"),
+    (["plan", "steps.py:train_step", "--mesh", "data=2", "--save", "no/such.json"],
+     "cannot write no/such.json: there is no folder no\n"),
+    (["plan", "steps.py:train_step", *PLAN, "--html", "/proc/page.html"],
+     "cannot write /proc/page.html: "),
     (["plan", "steps.py:train_step", "--mesh", "data=2", "--args", "broken"], "no data today"),
-    (["plan", "steps.py:train_step", "--mesh", "data=2", "--args", "absent"], "NameError"),
+    (["plan", "steps.py:train_step", "--mesh", "data=2", "--args", "absent"],
+     "cause   NameError: name 'absent' is not defined\n  try     --args with a function"),
+    (["plan", "no.module:f", "--mesh", "2"], "try     a file like train.py, or a module's name"),
     (["show", "absent.json"], "cannot read a plan from absent.json"),
     (["diff", "steps.py", "steps.py"], "cannot read a plan from steps.py"),
     (["zoo", "llama_trian", "--mesh", "2"], "try     llama_train"),
@@ -171,8 +172,26 @@ def test_errors_are_texts_on_stderr(train: str, command: list[str], words: str) 
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.parametrize("command", [
+    ["plan", "steps.py:train_step", "--mesh", "2", "--seconds", "-1"],
+    ["check", "steps.py:train_step", "plan.json", "--static", "0"],  # the plan knows
+    ["verify", "steps.py:train_step", "plan.json", "--donate", "0"],
+])  # fmt: skip
+def test_options_that_would_do_nothing_are_refused(train: str, command: list[str]) -> None:
+    result = run(*command)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("Usage: ")
+
+
+def test_the_package_runs_as_a_module() -> None:
+    command = [sys.executable, "-m", "shardwright", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == f"shardwright, version {sw.__version__}\n"
+
+
 @pytest.mark.parametrize("text, size", [
-    ("16GB", 16_000_000_000), ("15.5GiB", int(15.5 * 2**30)), ("16e9", 16_000_000_000), ("7", 7),
+    ("16GB", 16_000_000_000), ("15.5GiB", int(15.5 * 2**30)), ("16e9", 16_000_000_000),
+    ("7", 7), (" .5 kB ", 500),
 ])  # fmt: skip
 def test_bytes(text: str, size: int) -> None:
     assert parse_bytes(text) == size

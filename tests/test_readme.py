@@ -76,7 +76,9 @@ def test_the_tour_is_fresh() -> None:
         assert (shown or "") == printed, f"run: python tests/test_readme.py\n{code}"
 
 
-@pytest.mark.parametrize("page", [README, TOUR], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")], ids=lambda page: page.name
+)
 def test_links_lead_somewhere(page: Path) -> None:
     for link in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
         if not link.startswith("http"):
@@ -92,6 +94,11 @@ def test_examples_and_commands_in_the_readme_exist() -> None:
         assert command in main.commands
         if ":" in target:
             assert (ROOT / target.partition(":")[0]).exists()
+
+
+def test_every_page_can_be_reached_from_the_readme() -> None:
+    for page in ROOT.glob("docs/*.md"):
+        assert f"(docs/{page.name})" in README.read_text()
 
 
 if __name__ == "__main__":

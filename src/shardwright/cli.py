@@ -5,15 +5,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
+from shardwright import __version__, api
 from shardwright.cli_input import (
     find_arguments,
     find_object,
@@ -21,7 +23,10 @@ from shardwright.cli_input import (
     parse_mesh,
     parse_tactic,
 )  # fmt: skip
+from shardwright.cost.devices import devices as known_devices
 from shardwright.errors import ShardwrightError
+from shardwright.plan import Plan, load
+from shardwright.report.words import columns, human_bytes
 
 
 class Commands(click.Group):
@@ -36,7 +41,7 @@ class Commands(click.Group):
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="shardwright")
+@click.version_option(__version__)
 def main() -> None:
     """Decides how to split a JAX program over a mesh of devices."""
 
@@ -55,9 +60,24 @@ def _options(*options: Callable[[Command], Command]) -> Callable[[Command], Comm
     return apply
 
 
+def _file(_: click.Context, __: click.Parameter, path: str | None) -> str | None:
+    """A file that can be written as far as one can tell before a long search."""
+    if path is not None and not Path(path).parent.is_dir():
+        raise ShardwrightError(
+            f"cannot write {path}: there is no folder {Path(path).parent}", try_="mkdir first"
+        )
+    return path
+
+
+args_option = click.option(
+    "--args", "arguments", default="example_args", show_default=True, metavar="FUNCTION|EXPR",
+    help="What gives the arguments; shapes are enough.",
+)  # fmt: skip
+html_option = click.option(
+    "--html", type=click.Path(dir_okay=False), callback=_file, help="Write the plan as a page."
+)
 call_options = _options(
-    click.option("--args", "arguments", default="example_args", show_default=True,
-                 metavar="FUNCTION|EXPR", help="What gives the arguments; shapes are enough."),
+    args_option,
     click.option("--donate", type=int, multiple=True, metavar="N", help="An argument to donate."),
     click.option("--static", type=int, multiple=True, metavar="N", help="A static argument."),
 )  # fmt: skip
@@ -67,10 +87,11 @@ plan_options = _options(
     click.option("--device", default="tpu-v5e", show_default=True, help="A kind: see `devices`."),
     click.option("--memory", help="Per device, e.g. 16GB; all that it has if not given."),
     click.option("--tactic", "tactics", multiple=True, help="What you know, e.g. 'FSDP(data)'."),
-    click.option("--seconds", type=float, help="Roughly how long to search."),
-    click.option("--seed", type=int, default=0, show_default=True),
-    click.option("--save", type=click.Path(dir_okay=False), help="Write the plan as JSON."),
-    click.option("--html", type=click.Path(dir_okay=False), help="Write the plan as a page."),
+    click.option("--seconds", type=click.FloatRange(min=0), help="Roughly how long to search."),
+    click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same plan."),
+    click.option("--save", type=click.Path(dir_okay=False), callback=_file,
+                 help="Write the plan as JSON."),
+    html_option,
     click.option("--explain", is_flag=True, help="Say why, in words."),
     click.option("--quiet", is_flag=True, help="Print no plan and no progress."),
 )  # fmt: skip
@@ -95,10 +116,8 @@ def _progress(quiet: bool) -> Callable[[Any], None] | None:
 
 def _plan(fn: Any, args: tuple[Any, ...], given: dict[str, Any], **calls: Any) -> None:
     """Plans, writes what was asked for, prints."""
-    from shardwright.api import partition
-
     show = _progress(given["quiet"])
-    plan = partition(
+    plan = api.partition(
         fn, *args, mesh=parse_mesh(given["mesh"]), devices=given["devices"], device=given["device"],
         memory=parse_bytes(given["memory"]), seconds=given["seconds"], seed=given["seed"],
         tactics=[parse_tactic(t) for t in given["tactics"]] or None, progress=show, **calls,
@@ -106,19 +125,23 @@ def _plan(fn: Any, args: tuple[Any, ...], given: dict[str, Any], **calls: Any) -
     if show is not None:
         click.echo("\r\x1b[K", nl=False, err=True)
     if given["save"]:
-        try:
+        with _writing(given["save"]):
             plan.save(given["save"])
-        except OSError as error:
-            raise ShardwrightError(f"cannot write {given['save']}: {error.strerror}") from None
     if given["html"]:
-        _write(given["html"], plan.to_html())
+        _write_page(given["html"], plan)
     if not given["quiet"]:
         click.echo(plan.explain() if given["explain"] else str(plan))
 
 
-def _write(path: str, text: str) -> None:
+def _write_page(path: str, plan: Plan) -> None:
+    with _writing(path):
+        Path(path).write_text(plan.to_html(), encoding="utf-8")
+
+
+@contextlib.contextmanager
+def _writing(path: str) -> Iterator[None]:
     try:
-        Path(path).write_text(text, encoding="utf-8")
+        yield
     except OSError as error:
         raise ShardwrightError(f"cannot write {path}: {error.strerror}") from None
 
@@ -145,7 +168,7 @@ def plan(
 @plan_options
 def zoo(name: str, size: str, **given: Any) -> None:
     """Plan a model of the zoo, e.g. llama_scan_train."""
-    from shardwright.zoo import programs
+    from shardwright.zoo import programs  # needs optax, which only the zoo does
 
     known = programs(size)
     if name not in known:
@@ -161,14 +184,12 @@ def zoo(name: str, size: str, **given: Any) -> None:
 @click.argument("path", metavar="PLAN.json")
 @click.option("--explain", is_flag=True, help="Say why, in words.")
 @click.option("--python", is_flag=True, help="Print a module that needs no Shardwright.")
-@click.option("--html", type=click.Path(dir_okay=False), help="Write the plan as a page.")
+@html_option
 def show(path: str, explain: bool, python: bool, html: str | None) -> None:
     """Print a saved plan."""
-    from shardwright.plan import load
-
     saved = load(path)
     if html:
-        _write(html, saved.to_html())
+        _write_page(html, saved)
     elif python:
         click.echo(saved.to_python(), nl=False)
     else:
@@ -179,9 +200,7 @@ def show(path: str, explain: bool, python: bool, html: str | None) -> None:
 @click.argument("old", metavar="A.json")
 @click.argument("new", metavar="B.json")
 def diff(old: str, new: str) -> None:
-    """What plan B does differently from plan A; exit code 1 when they differ."""
-    from shardwright.plan import load
-
+    """What plan B does differently from plan A. Exit code 1 when they differ."""
     text = load(old).diff(load(new))
     if text:
         click.echo(text)
@@ -191,11 +210,9 @@ def diff(old: str, new: str) -> None:
 @main.command()
 @click.argument("target", metavar="FILE:FUNCTION")
 @click.argument("path", metavar="PLAN.json")
-@call_options
-def check(target: str, path: str, arguments: str, **_: Any) -> None:
-    """Whether a saved plan still is for this function; exit code 1 when not."""
-    from shardwright.plan import load
-
+@args_option
+def check(target: str, path: str, arguments: str) -> None:
+    """Whether a saved plan still is for this function. Exit code 1 when not."""
     saved = load(path)
     module, fn = find_object(target)
     args = find_arguments(module, arguments)
@@ -210,15 +227,13 @@ def check(target: str, path: str, arguments: str, **_: Any) -> None:
 @main.command()
 @click.argument("target", metavar="FILE:FUNCTION")
 @click.argument("path", metavar="PLAN.json")
-@call_options
+@args_option
 @click.option(
     "--target", "on", help="cpu:8, tpu:v5e:4x4, cuda:h100:2x8; this machine if not given."
 )
 @click.option("--run", is_flag=True, help="Also compare results with the unsharded function's.")
-def verify(target: str, path: str, arguments: str, on: str | None, run: bool, **_: Any) -> None:
-    """Compile a saved plan: predicted against compiled; exit code 1 when they disagree."""
-    from shardwright.plan import load
-
+def verify(target: str, path: str, arguments: str, on: str | None, run: bool) -> None:
+    """Compile a saved plan: predicted against compiled. Exit code 1 when they disagree."""
     saved = load(path)
     module, fn = find_object(target)
     found = saved.bind(fn, *find_arguments(module, arguments)).verify(on, run=run)
@@ -231,22 +246,17 @@ def verify(target: str, path: str, arguments: str, on: str | None, run: bool, **
 @click.argument("target", metavar="FILE:FUNCTION")
 @call_options
 def analyze(target: str, arguments: str, donate: tuple[int, ...], static: tuple[int, ...]) -> None:
-    """What can be decided about a function: its groups of dims that are split alike."""
-    from shardwright.api import analyze as analyze_function
-
+    """What can be decided about a function. One row per group of dims that are split alike."""
     module, fn = find_object(target)
     args = find_arguments(module, arguments)
-    click.echo(str(analyze_function(fn, *args, donate_argnums=donate, static_argnums=static)))
+    click.echo(str(api.analyze(fn, *args, donate_argnums=donate, static_argnums=static)))
 
 
 @main.command()
 def devices() -> None:
     """The devices that Shardwright knows."""
-    from shardwright.cost.devices import devices as known
-    from shardwright.report.words import columns, human_bytes
-
     rows = [("device", "bf16 FLOP/s", "memory", "memory/s", "link/s", "also called")]
-    for name, d in known().items():
+    for name, d in known_devices().items():
         rows.append((
             name, f"{d.matrix_flops_per_s('bf16'):.3g}", human_bytes(d.usable_bytes),
             human_bytes(d.memory_bytes_per_s), human_bytes(d.link_bytes_per_s),

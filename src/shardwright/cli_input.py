@@ -5,12 +5,14 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.util
+import inspect
 import re
 import sys
 import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
+from shardwright import search
 from shardwright.errors import ShardwrightError
 
 _UNITS = {"": 1.0, "B": 1.0, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
@@ -35,20 +37,14 @@ def parse_bytes(text: str | None) -> int | None:
     """Bytes of 16GB, 15.5GiB or 16e9."""
     if text is None:
         return None
-    found = re.fullmatch(r"\s*([0-9.]+(?:e[0-9]+)?)\s*([a-z]*)\s*", text.lower())
-    unit = found.group(2).upper() if found else ""
-    if found is None or unit not in _UNITS:
+    found = re.fullmatch(r"((?:\d+\.?\d*|\.\d+)(?:E\d\d?)?)\s*([A-Z]*)", text.strip().upper())
+    if found is None or found[2] not in _UNITS:
         raise ShardwrightError(f"cannot read memory {text!r}", try_="16GB, 15.5GiB or 16e9")
-    try:
-        return int(float(found.group(1)) * _UNITS[unit])
-    except ValueError:
-        raise ShardwrightError(f"cannot read memory {text!r}", try_="16GB") from None
+    return int(float(found[1]) * _UNITS[found[2]])
 
 
 def parse_tactic(text: str) -> Any:
     """The tactic that a baseline's name stands for: FSDP(data), ZeRO-2(data), Search."""
-    from shardwright import search
-
     found = re.fullmatch(r"\s*([A-Za-z]+)(?:-(\d))?\s*(?:\((.*)\))?\s*", text)
     names = [n for n in search.__all__ if isinstance(getattr(search, n), type)]
     names = [n for n in names if issubclass(getattr(search, n), search.Tactic) and n != "Tactic"]
@@ -65,10 +61,12 @@ def parse_tactic(text: str) -> Any:
         given = [*given[:1], given[1:]]
     elif name == "Pin" and len(given) == 2:  # Pin(label, axis)
         given.insert(1, None)
+    tactic = getattr(search, name)
     try:
-        return getattr(search, name)(*given)
+        return tactic(*given)
     except TypeError:
-        raise ShardwrightError(f"cannot read tactic {text!r}", try_="FSDP(data)") from None
+        wanted = ", ".join(inspect.signature(tactic).parameters)
+        raise ShardwrightError(f"cannot read tactic {text!r}", try_=f"{name}({wanted})") from None
 
 
 def find_object(target: str) -> tuple[Any, Any]:
@@ -104,7 +102,7 @@ def _import(where: str) -> Any:
     except ShardwrightError:
         raise
     except Exception as error:
-        _failed(f"cannot import {where}", error)
+        _failed(f"cannot import {where}", error, try_="a file like train.py, or a module's name")
 
 
 def find_arguments(module: Any, text: str) -> tuple[Any, ...]:
@@ -116,15 +114,21 @@ def find_arguments(module: Any, text: str) -> tuple[Any, ...]:
     except ShardwrightError:
         raise
     except Exception as error:
-        _failed(f"cannot make the arguments {text!r}", error)
+        _failed(
+            f"cannot make the arguments {text!r}", error,
+            try_="--args with a function of that file, or an expression over its names",
+        )  # fmt: skip
     return tuple(found) if type(found) in (tuple, list) else (found,)
 
 
-def _failed(what: str, error: Exception) -> NoReturn:
+def _failed(what: str, error: Exception, *, try_: str) -> NoReturn:
     """Raises what went wrong in the user's code, and where."""
+    ours = ("shardwright/cli", "importlib", "<string>")
     frames = [
-        f for f in traceback.extract_tb(error.__traceback__) if "shardwright/cli" not in f.filename
+        f
+        for f in traceback.extract_tb(error.__traceback__)
+        if not any(part in f.filename for part in ours)
     ]
-    frames = [f for f in frames if "importlib" not in f.filename]
     at = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else None
-    raise ShardwrightError(what, cause=f"{type(error).__name__}: {error}", at=at) from error
+    cause = f"{type(error).__name__}: {error}"
+    raise ShardwrightError(what, cause=cause, at=at, try_=try_) from error

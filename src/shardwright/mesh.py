@@ -32,7 +32,9 @@ class Link:
                 f"link with {self.bytes_per_s} bytes/s", try_="Link(bytes_per_s=4.5e10)"
             )
         if self.latency_s < 0 or self.half_bandwidth_bytes < 0:
-            raise ShardwrightError("link with a negative latency or message size")
+            raise ShardwrightError(
+                "link with a negative latency or message size", try_="0, or leave it out"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from shardwright import zoo
@@ -82,8 +84,6 @@ def test_a_label_that_fits_nothing_is_an_error() -> None:
 
 def test_a_weight_names_its_group_before_its_moments() -> None:
     """Also when the moments hold more bytes, and when nothing but position tells them apart."""
-    import jax
-    import jax.numpy as jnp
 
     def step(params: list[jax.Array], moments: list[jax.Array], x: jax.Array) -> object:
         grads = jax.grad(lambda w: jnp.sum(x @ w).astype(jnp.float32))(params[0])
@@ -96,9 +96,7 @@ def test_a_weight_names_its_group_before_its_moments() -> None:
 
 
 def test_a_group_without_arguments_is_named_by_its_line() -> None:
-    import jax.numpy as jnp
-
-    def fn(x):  # type: ignore[no-untyped-def]
+    def fn(x: jax.Array) -> jax.Array:
         return jnp.cumsum(jnp.ones((16, 3)) * 2, axis=0)
 
     labels = [g.label for g in analyze(fn, f32(2)).all_groups]

@@ -216,17 +216,17 @@ def update(state: Any, x: Array) -> tuple[Any, Array]:
 
 
 @pytest.mark.parametrize(
-    "fn, options, kwargs",
+    "fn, options",
     [
-        (update, {"donate_argnums": 0}, {}),
-        (update, {"donate_argnums": (-2,)}, {}),
-        (jax.jit(update, donate_argnums=0), {}, {}),
-        (jax.jit(update, donate_argnames="state"), {}, {}),
+        (update, {"donate_argnums": 0}),
+        (update, {"donate_argnums": (-2,)}),
+        (jax.jit(update, donate_argnums=0), {}),
+        (jax.jit(update, donate_argnames="state"), {}),
     ],
 )
-def test_donated_arguments_and_what_takes_their_place(fn: Any, options: Any, kwargs: Any) -> None:
+def test_donated_arguments_and_what_takes_their_place(fn: Any, options: Any) -> None:
     state = {"a": f32(4, 2), "b": f32(2), "c": f32(2), "n": f32(7)}
-    program = trace(fn, state, f32(4, 2), **options, **kwargs)
+    program = trace(fn, state, f32(4, 2), **options)
     check(program)
     path = {v: program.values[v].path for v in program.inputs}
     assert {path[v] for v in program.donated} == {f"state['{k}']" for k in "abcn"}

@@ -71,8 +71,8 @@ def wrong_rule(p: Program) -> None:
     op(p, "sin").rule = op(p, "dot_general").rule
 
 
-def wrong_shape(p: Program) -> None:
-    op(p, "dot_general").rule, op(p, "scan.xs").rule = op(p, "dot_general").rule, op(p, "sin").rule
+def wrong_rank(p: Program) -> None:
+    op(p, "scan.xs").rule = op(p, "sin").rule
 
 
 def renumber(p: Program) -> None:
@@ -121,7 +121,7 @@ def lost_value(p: Program) -> None:
         (read_early, "%6 is read before it is defined"),
         (read_from_inside, "%6 belongs to region 1"),
         (wrong_rule, "the rule has another number of operands or results"),
-        (wrong_shape, "the rule does not have the rank of %1:f32[3,8,8]"),
+        (wrong_rank, "the rule does not have the rank of %1:f32[3,8,8]"),
         (not_returned, "the result %7 is not returned"),
         (no_path, "the argument %0 has no path"),
         (alias_of_nothing, "result 0 takes the place of %1"),

@@ -9,20 +9,18 @@ import pytest
 from shardwright.rules import RULES
 from shardwright.rules.examples import EXAMPLES, Example
 from tests.rules.rule_referee import examine
-from tests.rules.test_referee import ABORTS, NOT_COMPILED
+from tests.rules.test_referee import ABORTS, LOOP, NO_SHARDY, NOT_COMPILED
 
 pytestmark = pytest.mark.referee
 
-_LOOP = "iterates until every element has converged: a one-element all-reduce per step"
-_NO_SHARDY = "XLA's importer does not know mulhi: no program with it compiles for several devices"
 _OWN_LOOP = "TPU decompositions are loops of JAX's own, which gather small intermediates"
 _NOT_2D = "the TPU compiler has no pooling over the two innermost dims"
 
 # {(example, factors): why the TPU compiler and the rule differ}
 EXCEPTIONS: dict[tuple[str, str], str] = {
-    ("random_gamma key[] f32[4,8]", "i"): _LOOP,
-    ("philox2x32 u32[4] u32[4] u32[4]", "i"): _NO_SHARDY,
-    ("philox4x32 u32[4] u32[4] u32[4] u32[4] u32[4] u32[4]", "i"): _NO_SHARDY,
+    ("random_gamma key[] f32[4,8]", "i"): LOOP,
+    ("philox2x32 u32[4] u32[4] u32[4]", "i"): NO_SHARDY,
+    ("philox4x32 u32[4] u32[4] u32[4] u32[4] u32[4] u32[4]", "i"): NO_SHARDY,
     ("conv_general_dilated f32[4,8,8,6] f32[3,3,3,8] two groups", "p"): (
         "channels inside a group split here; XLA:CPU gathers"
     ),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import shardwright as sw
 from shardwright.report.diff import diff_plans
 from tests.report.records import plan_of, record_of
@@ -13,7 +15,7 @@ def test_equal_plans_do_not_differ() -> None:
     assert diff_plans(plan.record, record_of("transformer_train", "fsdp+tp")) == ""
 
 
-def test_a_saved_plan_does_not_differ(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_a_saved_plan_does_not_differ(tmp_path: Path) -> None:
     plan = plan_of("transformer_train", "fsdp+tp")
     plan.save(tmp_path / "plan.json")
     assert plan.diff(sw.load(tmp_path / "plan.json")) == ""

@@ -61,6 +61,12 @@ def test_pages_are_whole_and_need_no_network(program: str, tactics: str) -> None
     assert "prefers-color-scheme: dark" in plan.to_html()
 
 
+def test_what_scrolls_can_be_reached_by_keyboard() -> None:
+    attributes = parse(plan_of("transformer_train", "fsdp+tp").to_html()).attributes
+    scrolled = attributes.count(("class", "scroll"))
+    assert scrolled and attributes.count(("tabindex", "0")) == scrolled
+
+
 def test_everything_is_escaped() -> None:
     evil = "<script>alert('x')</script>"
     record = record_of("transformer_train", "fsdp+tp", program=evil, opaque={evil: 1})

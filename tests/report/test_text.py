@@ -55,6 +55,13 @@ def test_experts_are_not_called_tensors() -> None:
     assert pattern(plan.record) == words
 
 
+def test_gradients_alone_are_not_called_optimiser_state() -> None:
+    """A program without an optimiser has gradients, too."""
+    entry = {"group": "w2[0]", "bits": 0, "scope": 1}
+    record = record_of("mlp_grad", "dp", decisions={"data": [entry], "model": [entry]})
+    assert pattern(record) == "moments and gradients split over data and model"
+
+
 def test_parameters_apart_from_their_optimiser_state() -> None:
     """train_step(params, opt_state, batch): the argument with most leaves is not the parameters."""
     optimizer = optax.adam(1e-3)
@@ -130,9 +137,7 @@ def test_what_must_be_said_is_said(changes: dict[str, Any], words: str) -> None:
 
 
 def test_nothing_split_is_explained() -> None:
-    record = record_of("mlp_forward")
-    if any(record["decisions"].values()):
-        record["decisions"] = {axis: [] for axis in record["decisions"]}
+    record = record_of("mlp_forward", decisions={axis: [] for axis in MESH})
     assert pattern(record) == "nothing is split"
     assert "moving data would cost more" in explain(record)
     assert "nothing is split" in format_plan(record)
@@ -169,7 +174,8 @@ def test_words(call: tuple[Any, ...], text: str) -> None:
 
 @pytest.mark.parametrize("text, size", [
     ("f32[8,4]", 8 * 4 * 4), ("bf16[3]", 6), ("i32[]", 4), ("bool[5]", 5), ("f8_e4m3fn[7]", 7),
-    ("u8[2,2]", 4), ("f64[2]", 16),
+    ("u8[2,2]", 4), ("f64[2]", 16), ("i4[6]", 6), ("c64[2]", 16), ("key<fry>[3]", 3 * 8),
+    ("f32[0,4]", 0),
 ])  # fmt: skip
 def test_type_bytes(text: str, size: int) -> None:
     assert type_bytes(text) == size

@@ -19,21 +19,21 @@ from shardwright.rules.rule import factor_name
 from tests.rules import rule_referee
 from tests.rules.rule_referee import examine
 
-_LOOP = "iterates until every element has converged: a one-element all-reduce per step"
+LOOP = "iterates until every element has converged: a one-element all-reduce per step"
 _LIBRARY = "XLA:CPU calls a library, which has no partitioner; the TPU compiler keeps it local"
 _GROUPS = "XLA:CPU rewrites grouped convolutions before it partitions; the TPU compiler does not"
-_NO_SHARDY = "XLA's importer does not know mulhi: no program with it compiles for several devices"
+NO_SHARDY = "XLA's importer does not know mulhi: no program with it compiles for several devices"
 
 # {(example, factors): why XLA and the rule differ}; an entry that no longer differs fails.
 EXCEPTIONS: dict[tuple[str, str], str] = {
-    ("igamma f32[4,8] f32[4,8]", "i j"): _LOOP,
-    ("igammac f32[4,8] f32[4,8]", "i j"): _LOOP,
-    ("igamma_grad_a f32[4,8] f32[4,8]", "i j"): _LOOP,
-    ("regularized_incomplete_beta f32[4,8] f32[4,8] f32[4,8]", "i j"): _LOOP,
-    ("random_gamma key[] f32[4,8]", "i"): _LOOP,
-    ("mulhi i32[4,8] i32[4,8]", "i j"): _NO_SHARDY,
-    ("philox2x32 u32[4] u32[4] u32[4]", "i"): _NO_SHARDY,
-    ("philox4x32 u32[4] u32[4] u32[4] u32[4] u32[4] u32[4]", "i"): _NO_SHARDY,
+    ("igamma f32[4,8] f32[4,8]", "i j"): LOOP,
+    ("igammac f32[4,8] f32[4,8]", "i j"): LOOP,
+    ("igamma_grad_a f32[4,8] f32[4,8]", "i j"): LOOP,
+    ("regularized_incomplete_beta f32[4,8] f32[4,8] f32[4,8]", "i j"): LOOP,
+    ("random_gamma key[] f32[4,8]", "i"): LOOP,
+    ("mulhi i32[4,8] i32[4,8]", "i j"): NO_SHARDY,
+    ("philox2x32 u32[4] u32[4] u32[4]", "i"): NO_SHARDY,
+    ("philox4x32 u32[4] u32[4] u32[4] u32[4] u32[4] u32[4]", "i"): NO_SHARDY,
     ("conv_general_dilated f32[4,8,8,6] f32[3,3,3,8] two groups", "i j k l"): _GROUPS,
     ("ragged_dot_general f32[8,4] f32[3,4,6] grouped rows", "i"): (
         "XLA:CPU computes every row with every group; the TPU kernel needs all rows"

@@ -61,6 +61,12 @@ def _lookup(a: Array, b: Array, w: dict[str, Array]) -> Array:
     return a[index] + b
 
 
+def _tied(a: Array, b: Array, w: dict[str, Array]) -> Array:
+    """A weight used twice: the parts of its gradient meet transposed, one of them in bfloat16."""
+    narrow, table = jnp.tanh(b @ w["up"]).astype(jnp.bfloat16), w["up"].astype(jnp.bfloat16)
+    return a + jnp.einsum("rh,ch->rc", narrow, table).astype(jnp.float32)
+
+
 def _turn(a: Array, b: Array, w: dict[str, Array]) -> Array:
     """Neighbour exchanges."""
     return jnp.concatenate([a[1:], b[:1]], axis=0) + a[::-1]
@@ -100,7 +106,7 @@ def _remat(a: Array, b: Array, w: dict[str, Array]) -> Array:
 
 
 STEPS: list[Callable[[Array, Array, dict[str, Array]], Array]] = [
-    _dot, _two_dots, _square, _residual, _norm, _heads, _merge, _lookup, _turn, _sort, _scan,
+    _dot, _two_dots, _square, _residual, _norm, _heads, _merge, _lookup, _tied, _turn, _sort, _scan,
     _cond, _remat, _while,
 ]  # fmt: skip
 FORWARD_ONLY = (_while,)  # has no derivative

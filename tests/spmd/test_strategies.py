@@ -86,14 +86,13 @@ def weight_gradients(s: Sizes, kind: str, axis: str, parts: int = 1) -> Table:
 
 
 STRATEGIES = {
-    # Every weight's gradient is a partial sum over the batch. The table is used twice, so its
-    # gradient comes in two parts: from the lookup (float32) and from the logits.
+    # Every weight's gradient is a partial sum over the batch. The table is used twice: the parts
+    # of its gradient, from the lookup and from the logits, are added in float32 and reduced once.
     "data parallel": Strategy(
         LONG, {"data": 8}, ("B",),
         layer=lambda s: weight_gradients(s, AR, "data"),
         outside=lambda s: {
-            (AR, "data", s.table): 1, (AR, "data", 2 * s.table): 1,
-            (AR, "data", BF16 * s.c.seq * s.c.d_model): 1,
+            (AR, "data", 2 * s.table): 1, (AR, "data", BF16 * s.c.seq * s.c.d_model): 1,
         },
     ),
     # Megatron: one all-reduce after attention, one after the MLP, and one each in the backward
@@ -154,7 +153,7 @@ STRATEGIES = {
             (AR, "model", s.stream // s.n): 1, (AR, "model", 2 * s.stream // s.n): 1,
             # The lookup gathers the f32 table; the zeros of its gradient are made in place.
             (AG, "data", s.table // s.m): 2, (AG, "data", 2 * s.table // s.m): 1,
-            (RS, "data", s.table // s.m): 1, (RS, "data", 2 * s.table // s.m): 1,
+            (RS, "data", 2 * s.table // s.m): 1,
             (AG, "data", BF16 * s.c.seq * s.c.d_model): 1,
             (RS, "data", BF16 * s.c.seq * s.c.d_model): 1,
         },
@@ -166,7 +165,7 @@ STRATEGIES = {
             (AG, "model", s.heads): 2 + 2, (RS, "model", s.heads): 2,
             **weight_gradients(s, AR, "model"),
         },
-        outside=lambda s: {(AR, "model", s.table): 1, (AR, "model", 2 * s.table): 1},
+        outside=lambda s: {(AR, "model", 2 * s.table): 1},
     ),
     # Keys stay; queries are gathered in each pass, and the output's gradient. The output and the
     # queries' gradient are sums over keys; the softmax combines its maxima and sums.
@@ -176,7 +175,7 @@ STRATEGIES = {
             (AG, "model", s.heads): 2 + 1, (RS, "model", s.heads): 2,
             **weight_gradients(s, AR, "model"),
         },
-        outside=lambda s: {(AR, "model", s.table): 1, (AR, "model", 2 * s.table): 1},
+        outside=lambda s: {(AR, "model", 2 * s.table): 1},
     ),
     # GShard: tokens move to their experts and back. Forward: `sent` and `done`; backward: both
     # gradients, and `done` once more for the gradient of the combine weights. The dispatch and
@@ -277,34 +276,24 @@ def test_megatron_in_every_form(changes: dict[str, Any], forward: int, backward:
     assert len(inside) == (forward + backward) * (1 if config.scan else layers)
 
 
-# PartIR (arXiv 2401.11202), 32 layers: (all-gathers, all-reduces, reduce-scatters), and where our
-# semantics count otherwise: (change, why).
-TIED = ((0, 1, 0), "the tied table is used twice; its gradient is reduced once for each use")
-LOOKED_UP = ((0, -1, 0), "the lookup's gradient moves from B to D, so no sum is left: all-to-all")
-PARTIR: dict[str, tuple[tuple[str, str], tuple[int, int, int], list[Any]]] = {
-    "batch": (("B", ""), (0, 290, 0), [TIED]),
-    "+ Megatron": (("B", "H F"), (0, 418, 0), [TIED]),
-    "+ ZeRO-2": (
-        ("B D!", "H F"), (129, 289, 129),
-        [TIED, LOOKED_UP, ((1, 0, 0), "token numbers, for the lookup's gradient")],
-    ),
-    "+ ZeRO-3": (
-        ("B D", "H F"), (259, 289, 129),
-        [
-            TIED, LOOKED_UP, ((2, 0, 0), "token numbers, for the lookup and its gradient"),
-            ((-1, 0, 0), "the lookup moves what it finds, not the table: all-to-all"),
-        ],
-    ),
-}  # fmt: skip
+# PartIR (arXiv 2401.11202), 32 layers: lists, (all-gathers, all-reduces, reduce-scatters).
+PARTIR = {
+    "batch": (("B", ""), (0, 290, 0)),
+    "+ Megatron": (("B", "H F"), (0, 418, 0)),
+    "+ ZeRO-2": (("B D!", "H F"), (129, 289, 129)),
+    "+ ZeRO-3": (("B D", "H F"), (259, 289, 129)),
+}
 
 
 @pytest.fixture(scope="module")
 def partir() -> CostModel:
     """PartIR's 32 layers; as there, only matrices are worth scattering: vectors stay whole.
 
-    The step returns the state alone: PartIR does not count the sum of the loss.
+    The step returns the state alone: PartIR does not count the sum of the loss. PartIR always
+    moves the table to its lookups. We do where that is cheaper than to move what they find, so
+    the batch is large.
     """
-    example = transformer.train(transformer.PRESETS["partir_32l"])
+    example = transformer.train(replace(transformer.PRESETS["partir_32l"], batch=192))
     step = replace(example, fn=lambda *args: example.fn(*args)[0])
     analysis = analyze(step, LABELS | {"H": "*['wqkv'][2]"})
     model = CostModel(analysis, Mesh({"batch": 4, "model": 4}), device("tpu-v3"))
@@ -317,10 +306,8 @@ def partir() -> CostModel:
 
 @pytest.mark.parametrize("name", PARTIR)
 def test_partir(name: str, partir: CostModel) -> None:
-    lists, theirs, differences = PARTIR[name]
+    lists, theirs = PARTIR[name]
     found = table(model_ir(partir, state(partir.analysis, *lists)).collectives)
     ours = [sum(n for (k, _, _), n in found.items() if k == kind) for kind in (AG, AR, RS)]
-    expected = [
-        sum(row) for row in zip(theirs, *(change for change, _ in differences), strict=True)
-    ]
-    assert ours == expected
+    assert ours == list(theirs)
+    assert {kind for kind, _, _ in found} <= {AG, AR, RS}

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 
 import numpy as np
 
-from shardwright.analysis.colors import Colors, find_colors
+from shardwright.analysis.colors import Colors, NameTable, find_colors
 from shardwright.analysis.conflicts import Conflict, ConflictSet, find_conflicts, pair_conflicts
 from shardwright.analysis.groups import group_colors, group_sets
 from shardwright.analysis.labels import labels_of, patterns, starred, unique_labels
@@ -74,27 +74,10 @@ class Analysis:
                 return g
         raise KeyError(label)
 
-    def dim_atoms(self, value: int) -> tuple[tuple[int, ...], ...]:
-        """For each dim of a value its atoms, major to minor; a dim of size 1 has none."""
-        v, colors = self.program.values[value], self.color_table
-        start = self._start[value]
-        return tuple(
-            colors.node_atoms[colors.component[start + d]] if size > 1 else ()
-            for d, size in enumerate(v.type.shape)
-        )
-
-    @property
-    def _start(self) -> np.ndarray:
-        return _starts(self.program)
-
     def __str__(self) -> str:
         from shardwright.analysis.text import format_analysis
 
         return format_analysis(self)
-
-
-def _starts(program: Program) -> np.ndarray:
-    return np.concatenate([[0], np.cumsum([len(v.type.shape) for v in program.values])])
 
 
 def analyze_program(
@@ -105,7 +88,7 @@ def analyze_program(
     Given the sizes of the mesh axes, groups that none of them can split are set aside too.
     """
     batches = batch_ops(program)
-    colors = find_colors(program, name_nodes(program, batches))
+    colors = find_colors(name_nodes(program, batches))
     color_group = group_colors(program, batches, colors)
     conflicts = find_conflicts(colors)
     sets = pair_conflicts(program, colors, conflicts)
@@ -141,70 +124,87 @@ def _describe(
 ) -> list[Group]:  # fmt: skip
     """One Group per group number, with sizes, bytes and labels."""
     count = int(color_group.max(initial=-1)) + 1
-    table = colors.values
-    value_bytes = np.array([v.bytes for v in program.values], np.int64)
-    is_input = np.zeros(len(program.values), bool)
-    is_input[[*program.inputs, *program.consts]] = True
-    group_of_row = color_group[table.color]
-    # A value with two names of one group counts once.
-    _, once = np.unique(table.owner * max(count, 1) + group_of_row, return_index=True)
-    held = value_bytes[table.owner[once]]
-    argument = np.zeros(count, np.int64)
-    activation = np.zeros(count, np.int64)
-    np.add.at(argument, group_of_row[once], np.where(is_input[table.owner[once]], held, 0))
-    np.add.at(activation, group_of_row[once], np.where(is_input[table.owner[once]], 0, held))
-    size_bytes: list[dict[int, int]] = [{} for _ in range(count)]
-    for g, size, b in zip(
-        group_of_row.tolist(), colors.atom_size[table.atom].tolist(),
-        value_bytes[table.owner].tolist(), strict=True,
-    ):  # fmt: skip
-        size_bytes[g][size] = size_bytes[g].get(size, 0) + b
-    dims: list[list[tuple[str, int]]] = [[] for _ in range(count)]
-    largest: list[tuple[int, str, int]] = [(-1, "", 0)] * count
-    for row in np.flatnonzero(is_input[table.owner]).tolist():
-        value, g = program.values[table.owner[row]], int(group_of_row[row])
-        if value.path is not None:
-            dims[g].append((value.path, int(table.dim[row])))
-            elements = math.prod(
-                value.shape
-            )  # not bytes: a wide moment is no larger than its weight
-            if elements > largest[g][0]:
-                largest[g] = (elements, value.path, int(table.dim[row]))
-    first_row = np.full(count, -1, np.int64)
-    for row in range(len(group_of_row) - 1, -1, -1):
-        first_row[group_of_row[row]] = row
-    total = argument + activation
+    row_group = color_group[colors.values.color]
+    row_bytes = np.array([v.bytes for v in program.values], np.int64)[colors.values.owner]
+    argument, activation = _held_bytes(program, colors.values, row_group, row_bytes, count)
+    sizes = _sizes(colors, row_group, row_bytes, count)
+    names, dims = _names(program, colors.values, row_group, count, labels)
     members: list[list[int]] = [[] for _ in range(count)]
     for c, g in enumerate(color_group.tolist()):
         members[g].append(c)
     bits: list[dict[int, None]] = [{} for _ in range(count)]
     for s, k in zip(sets, set_group, strict=True):
         bits[int(color_group[s.color])][k] = None
-    forms = [patterns(d) for d in dims]
-    named = [g for g in range(count) if largest[g][0] >= 0]
-    of_largest = [forms[g][starred(*largest[g][1:])] for g in named]
-    label_of = dict(zip(named, labels_of(of_largest), strict=True))
-    for g in range(count):
-        if g not in label_of:
-            where = program.where(int(table.owner[first_row[g]]))
-            label_of[g] = f"{where}[{int(table.dim[first_row[g]])}]"
-    names = [label_of[g] for g in range(count)]
-    for wanted, pattern in labels.items():
-        for g in range(count):
-            if _holds(dims[g], pattern):
-                names[g] = wanted
-    names = unique_labels(names)
-    looped = _loop_groups(program, colors, color_group)
+    looped, total = _loop_groups(program, colors, color_group), argument + activation
     limit = TINY * int(total.max(initial=0))
     return [
         Group(
-            g, names[g], tuple(forms[g].values()),
-            tuple(sorted(size_bytes[g], key=lambda s: (-size_bytes[g][s], -s))),
-            tuple(members[g]), int(argument[g]), int(activation[g]), tuple(bits[g]),
+            g, names[g], dims[g], sizes[g], tuple(members[g]), int(argument[g]),
+            int(activation[g]), tuple(bits[g]),
             "loop" if g in looped else "tiny" if total[g] < limit else None,
         )
         for g in range(count)
     ]  # fmt: skip
+
+
+def _held_bytes(
+    program: Program, table: NameTable, row_group: np.ndarray, row_bytes: np.ndarray, count: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Per group the bytes of the arguments (and constants) and of the other values it holds."""
+    # A value with two names of one group counts once.
+    _, once = np.unique(table.owner * max(count, 1) + row_group, return_index=True)
+    is_argument = np.isin(table.owner[once], [*program.inputs, *program.consts])
+    held = row_bytes[once]
+    argument, activation = np.zeros((2, count), np.int64)
+    np.add.at(argument, row_group[once], np.where(is_argument, held, 0))
+    np.add.at(activation, row_group[once], np.where(is_argument, 0, held))
+    return argument, activation
+
+
+def _sizes(
+    colors: Colors, row_group: np.ndarray, row_bytes: np.ndarray, count: int
+) -> list[tuple[int, ...]]:
+    """Per group the sizes of its dims, that of most bytes first."""
+    size_bytes: list[dict[int, int]] = [{} for _ in range(count)]
+    for g, size, held in zip(
+        row_group.tolist(), colors.atom_size[colors.values.atom].tolist(), row_bytes.tolist(),
+        strict=True,
+    ):  # fmt: skip
+        size_bytes[g][size] = size_bytes[g].get(size, 0) + held
+    return [tuple(sorted(own, key=lambda s: (-own[s], -s))) for own in size_bytes]
+
+
+def _names(
+    program: Program, table: NameTable, row_group: np.ndarray, count: int, labels: Mapping[str, str]
+) -> tuple[list[str], list[tuple[str, ...]]]:
+    """Per group its label and the argument dims it holds, as patterns.
+
+    The user's label comes first, then the dim of its largest argument, then the line of its first
+    value.
+    """
+    dims: list[list[tuple[str, int]]] = [[] for _ in range(count)]
+    largest: list[tuple[int, str, int]] = [(-1, "", 0)] * count
+    for row in np.flatnonzero(np.isin(table.owner, program.inputs)).tolist():
+        value, dim, g = program.values[table.owner[row]], int(table.dim[row]), int(row_group[row])
+        path = value.path or ""
+        dims[g].append((path, dim))
+        elements = math.prod(value.shape)  # not bytes: a wide moment is no larger than its weight
+        if elements > largest[g][0]:
+            largest[g] = (elements, path, dim)
+    forms = [patterns(d) for d in dims]
+    _, first_row = np.unique(row_group, return_index=True)
+    held = [g for g in range(count) if largest[g][0] >= 0]
+    by_argument = labels_of([forms[g][starred(*largest[g][1:])] for g in held])
+    label_of = dict(zip(held, by_argument, strict=True))
+    names = [
+        label_of.get(g) or f"{program.where(int(table.owner[row]))}[{int(table.dim[row])}]"
+        for g, row in enumerate(first_row.tolist())
+    ]
+    for wanted, pattern in labels.items():
+        for g in range(count):
+            if _holds(dims[g], pattern):
+                names[g] = wanted
+    return unique_labels(names), [tuple(form.values()) for form in forms]
 
 
 def check_labels(analysis: Analysis, labels: Mapping[str, str]) -> None:

@@ -10,7 +10,6 @@ from scipy.sparse.csgraph import connected_components
 
 from shardwright.analysis.compound import Atoms
 from shardwright.analysis.names import Names
-from shardwright.program.types import Program
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +29,11 @@ class Colors:
 
     count: int
     atom_size: np.ndarray  # [atoms]
-    atom_color: np.ndarray  # [atoms]
-    node_atoms: list[tuple[int, ...]]  # [classes] atoms of each class of names
-    component: np.ndarray  # [nodes] class of each node
     values: NameTable
     ops: NameTable
 
 
-def find_colors(program: Program, names: Names) -> Colors:
+def find_colors(names: Names) -> Colors:
     """Joins names into colors: plain edges, then reshapes, then size-changing factors."""
     class_count = int(names.component.max()) + 1 if len(names.component) else 0
     class_size = np.ones(class_count, np.int64)
@@ -80,9 +76,7 @@ def find_colors(program: Program, names: Names) -> Colors:
     start = names.value_start
     value_table = _table(names, node_atoms, atom_size, atom_color, start, 0)
     op_table = _table(names, node_atoms, atom_size, atom_color, names.op_start, int(start[-1]))
-    return Colors(
-        len(seen), atom_size, atom_color, node_atoms, names.component, value_table, op_table
-    )
+    return Colors(len(seen), atom_size, value_table, op_table)
 
 
 def _comparable(a: int, b: int) -> bool:

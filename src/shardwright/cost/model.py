@@ -26,9 +26,11 @@ from shardwright.spmd.follow import Choice, choose
 from shardwright.spmd.ir import Collective, Ir, Partitioned, build_ir, find_collectives
 from shardwright.spmd.layout import WHOLE, Layouts, Placement
 from shardwright.spmd.opclass import OpClass, fold_ops
-from shardwright.spmd.weights import Together, summed_once, weigh
+from shardwright.spmd.sums import reduced_once
+from shardwright.spmd.weights import Together, weigh
 
 _SEED = 20260401  # of the multipliers that turn placements into keys
+_NEW = -1  # neither a row nor a number of seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,20 @@ class CostModel:
 
     def evaluate(self, states: Sequence[State]) -> Costs:
         """The costs of these states."""
-        placements, local_bytes = self.place(states)
+        return self._costs(*self.place(states))
+
+    def evaluate_stored(self, state: State, variants: Sequence[Mapping[int, Placement]]) -> Costs:
+        """The costs of a state with some layouts stored in another way, for each variant."""
+        placements, local_bytes = (
+            np.repeat(array, len(variants), axis=0) for array in self.place([state])
+        )
+        for b, variant in enumerate(variants):
+            for layout, placement in variant.items():
+                placements[b, layout] = placement
+                local_bytes[b, layout] = self._local_bytes(layout, placement)
+        return self._costs(placements, local_bytes)
+
+    def _costs(self, placements: np.ndarray, local_bytes: np.ndarray) -> Costs:
         rows = self._rows(placements)  # [B, bundles]
         memo = self._memo
         compute = memo.compute_s[rows].sum(1) + local_bytes @ self._traffic_s
@@ -122,24 +137,20 @@ class CostModel:
         placements, local_bytes = self.layouts.place(states)
         for layout, placement in self.overrides.items():
             placements[:, layout] = placement
-            local_bytes[:, layout] = self.layouts.table[layout].local_bytes(
-                placement, self.mesh.sizes
-            )
+            local_bytes[:, layout] = self._local_bytes(layout, placement)
         return placements, local_bytes
+
+    def _local_bytes(self, layout: int, placement: Placement) -> int:
+        return self.layouts.table[layout].local_bytes(placement, self.mesh.sizes)
 
     def _rows(self, placements: np.ndarray) -> np.ndarray:
         """[B, bundles] the memo row of every bundle in every state; new ones are worked out."""
-        keys = self._memo.keys(placements)
-        known, wanted = self._memo.row_of, keys.ravel().tolist()
-        try:
-            rows = np.fromiter(map(known.__getitem__, wanted), np.int64, len(wanted))
-            return rows.reshape(keys.shape)
-        except KeyError:  # something new
-            rows = np.array([known.get(k, -1) for k in wanted], np.int64).reshape(keys.shape)
-        for b, n in np.argwhere(rows < 0).tolist():
+        keys, known = self._memo.keys(placements), self._memo.row_of
+        rows = known.find(keys, np.int64)
+        for b, n in np.argwhere(rows == _NEW).tolist():
             key = int(keys[b, n])
-            row = known.get(key)
-            rows[b, n] = self._add_row(key, n, placements[b]) if row is None else row
+            row = known[key]
+            rows[b, n] = self._add_row(key, n, placements[b]) if row == _NEW else row
         return rows
 
     def _add_row(self, key: int, bundle: int, placements: np.ndarray) -> int:
@@ -177,8 +188,13 @@ class CostModel:
 
     def _sum_s(self, together: Together, choices: list[Choice]) -> float:
         """Several partial sums added up: equal reductions happen once, after the additions."""
-        parts = choices[:1] if summed_once(choices) else choices
-        return together.weight * sum(choice.result_s[0] for choice in parts)
+        ops = [self.classes.table[c] for c, _ in together.members]
+        itemsize = self.layouts.table[together.layout].itemsize
+        parts = list(zip(ops, choices, together.orders, strict=True))
+        moves = reduced_once(parts, itemsize, self.prices)
+        if moves is None:
+            return together.weight * sum(choice.result_s[0] for choice in choices)
+        return together.weight * sum(map(self.prices.move_s, moves))
 
     def choices(self, state: State) -> list[Choice]:
         """How every op class is computed in one state."""
@@ -190,6 +206,19 @@ class CostModel:
         """How every layout is stored in one state."""
         placements, _ = self.place([state])
         return [tuple(p) for p in placements[0].tolist()]
+
+
+class _Known(dict[int, float]):
+    """What is known by key; _NEW for what is not."""
+
+    def __missing__(self, key: int) -> float:
+        return _NEW
+
+    def find(self, keys: np.ndarray, dtype: type) -> np.ndarray:
+        """The entries of many keys at once."""
+        wanted = keys.ravel().tolist()
+        found: np.ndarray = np.fromiter(map(self.__getitem__, wanted), dtype, len(wanted))
+        return found.reshape(keys.shape)
 
 
 class _Memo:
@@ -212,7 +241,7 @@ class _Memo:
         self._factors = rng.integers(1, 1 << 63, len(self._layouts), np.uint64) | np.uint64(1)
         self._salt = rng.integers(1, 1 << 63, len(self.bundles), np.uint64)
         self._none = np.array([not m[0].key_layouts for m in self.bundles], bool)
-        self.row_of: dict[int, int] = {}
+        self.row_of = _Known()
         self.choices: list[list[Choice]] = []
         width = max((len(m) for m in self.bundles), default=1)
         self.compute_s, self.link_s = np.zeros(256), np.zeros(256)
@@ -252,7 +281,7 @@ class _TogetherMemo:
         self._bundles, self._starts = _ragged(bundles)
         self._factors = rng.integers(1, 1 << 63, len(self._bundles), np.uint64) | np.uint64(1)
         self._salt = rng.integers(1, 1 << 63, len(groups), np.uint64)
-        self._known: dict[int, float] = {}
+        self._known = _Known()
 
     def seconds(
         self, rows: np.ndarray, memo: _Memo, price: Callable[[Together, list[Choice]], float]
@@ -260,18 +289,13 @@ class _TogetherMemo:
         """[B] the total over all groups."""
         seen = rows[:, self._bundles].astype(np.uint64) + np.uint64(1)
         keys = np.add.reduceat(seen * self._factors, self._starts, axis=1) ^ self._salt
-        known, wanted = self._known, keys.ravel().tolist()
-        try:
-            found = np.fromiter(map(known.__getitem__, wanted), np.float64, len(wanted))
-            return found.reshape(keys.shape).sum(1)
-        except KeyError:  # something new
-            out = np.array([known.get(k, np.nan) for k in wanted]).reshape(keys.shape)
-        for b, g in np.argwhere(np.isnan(out)).tolist():
+        out = self._known.find(keys, np.float64)
+        for b, g in np.argwhere(out == _NEW).tolist():
             key = int(keys[b, g])
-            if key not in known:
+            if key not in self._known:
                 choices = [memo.choices[rows[b, n]][i] for n, i in self._places[g]]
-                known[key] = price(self.groups[g], choices)
-            out[b, g] = known[key]
+                self._known[key] = price(self.groups[g], choices)
+            out[b, g] = self._known[key]
         return out.sum(1)
 
 

@@ -17,12 +17,13 @@ from shardwright.cost.liveness import NO_POINT
 from shardwright.cost.model import CostModel
 from shardwright.cost.prices import DevicePrices
 from shardwright.cost.roofline import stream_s
-from shardwright.program.types import LITERAL, NO_OP, TOP, Program, Value
+from shardwright.program.types import LITERAL, NO_OP, TOP
 from shardwright.spmd.decisions import UPDATES, AxisList, State
 from shardwright.spmd.follow import Choice, choose
 from shardwright.spmd.layout import WHOLE, Atom, Layout, Layouts, Placement, find_updates
 from shardwright.spmd.opclass import NO_CLASS, fold_ops
-from shardwright.spmd.weights import find_sums, region_weights, summed_once
+from shardwright.spmd.sums import Sum, find_sums, reduced_once
+from shardwright.spmd.weights import region_weights
 
 
 def walk_cost(model: CostModel, state: State) -> Cost:
@@ -100,20 +101,17 @@ class Walk:
         One value moved the same way for several uses in one place is moved once; partial sums
         that are only added up are reduced once, if all of them are partial alike.
         """
-        once = {
-            op
-            for leaves in self.sums
-            if summed_once([c for c in (choices[i] for i in leaves) if c is not None])
-            for op in leaves[1:]
-        }
+        once_s: dict[int, float] = {}  # op -> seconds that take the place of its own
+        for one in self.sums:
+            seconds = self._sum_s(one, choices)
+            if seconds is not None:
+                once_s |= {leaf.op: 0.0 for leaf in one.leaves} | {one.leaves[0].op: seconds}
         moved: set[tuple[int, int, int, bool, Placement]] = set()
         total = 0.0
         for op, choice in zip(self.program.ops, choices, strict=True):
             if choice is None:
                 continue
-            seconds = choice.exchange_s
-            if op.index not in once:
-                seconds += sum(choice.result_s)
+            seconds = choice.exchange_s + once_s.get(op.index, sum(choice.result_s))
             operands = [v for v in op.operands if v != LITERAL]
             for v, need, operand_s in zip(operands, choice.needs, choice.operand_s, strict=True):
                 use = (v, op.region, op.remat, op.transposed, need)
@@ -122,6 +120,16 @@ class Walk:
                     seconds += operand_s
             total += self.runs[op.region] * seconds
         return total
+
+    def _sum_s(self, one: Sum, choices: Sequence[Choice | None]) -> float | None:
+        """Seconds to reduce a sum, or None when its parts are reduced before they are added."""
+        parts = [
+            (self.ops.table[int(self.ops.of_op[leaf.op])], choice, leaf.order)
+            for leaf in one.leaves if (choice := choices[leaf.op]) is not None
+        ]  # fmt: skip
+        itemsize = self.layouts.table[one.value].itemsize
+        moves = reduced_once(parts, itemsize, self.model.prices)
+        return None if moves is None else sum(map(self.model.prices.move_s, moves))
 
     def _peak_bytes(self, choices: Sequence[Choice | None], local_bytes: Sequence[int]) -> int:
         """The most bytes that live at any op, its moved copies included."""
@@ -175,10 +183,11 @@ class _Unfolded(Layouts):
             Layout(
                 tuple(atoms[v.index]), getattr(v.dtype, "itemsize", 4),
                 0 if 0 in v.shape else 1, v.index in border, update[v.index],
-                made_up=_from_numbers(program, v),
+                made_up=program.is_numbers(v.index),
             )
             for v in program.values
         ]  # fmt: skip
+        self.geometry = list(range(len(self.table)))
 
 
 def _bits(analysis: Analysis, entries: AxisList) -> dict[int, int]:
@@ -221,11 +230,3 @@ def _claim(
 def _against(atom: Atom, chosen: dict[int, int]) -> int:
     """1 for an atom on the side that the resolution does not choose."""
     return chosen.get(atom.bit, 0) ^ atom.side if atom.bit >= 0 else 0
-
-
-def _from_numbers(program: Program, value: Value) -> bool:
-    """Whether a value is made of numbers in the program text alone (zeros, iota)."""
-    if value.op < 0:
-        return False
-    op = program.ops[value.op]
-    return op.rule.fusible and not op.tie and not any(x >= 0 for x in op.operands)

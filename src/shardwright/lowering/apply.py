@@ -16,7 +16,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from shardwright import _jax
 from shardwright.errors import ShardwrightError
 from shardwright.lowering.convolution import convolve
-from shardwright.lowering.partial import add_up, over_leading, split_dims
+from shardwright.lowering.partial import add_up, in_first_part, over_leading, split_dims
 from shardwright.lowering.steps import Partial, Spec, Step, Steps, partition_spec
 from shardwright.program.tracing import CALLS, REMATS
 from shardwright.program.types import format_type
@@ -155,6 +155,8 @@ class _Walk:
             for i, s in enumerate(operands)
         ]
         carried = next((s.partial for s in operands if s.partial), None)
+        if carried and step.order:
+            carried = carried.in_order(step.order)
         partial = step.partial or carried
         if partial is None:
             if step.convolution:
@@ -170,6 +172,9 @@ class _Walk:
                 for a, dims in zip(args, step.partial.dims, strict=True)
             ]
             leading = [[d is not None for d in dims] for dims in step.partial.dims]
+            if step.partial.onto:
+                args[0] = in_first_part(args[0], partial.sizes)
+                leading[0] = [True] * len(partial.axes)
         else:
             leading = [[s.partial is not None] * len(partial.axes) for s in operands]
         (array,) = over_leading(lambda *xs: _jax.bind(eqn, list(xs)), leading, args)

@@ -42,6 +42,12 @@ def split_dims(
     return pin(jnp.transpose(array.reshape(shape), [*(front[i] for i in order), *kept]))
 
 
+def in_first_part(array: Any, sizes: Sequence[int]) -> Any:
+    """The array as a sum of parts of which only the first is not zero."""
+    number = jnp.arange(math.prod(sizes)).reshape(*sizes, *[1] * array.ndim)
+    return jnp.where(number == 0, array, jnp.zeros_like(array))
+
+
 def _axis_order(dims: Sequence[int | None]) -> list[int]:
     """For each axis that splits something, which of the new dims (in array order) is its own."""
     by_place = sorted((d, a) for a, d in enumerate(dims) if d is not None)

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import NamedTuple
 
 from jax.sharding import PartitionSpec
 
-from shardwright.cost.model import CostModel
+from shardwright.cost.model import CostModel, partitioned
 from shardwright.program.fingerprint import argument_types
 from shardwright.program.types import LITERAL, Op
 from shardwright.spmd.decisions import State
-from shardwright.spmd.follow import Choice, split_by, sums_at_once
+from shardwright.spmd.follow import Choice, split_by
+from shardwright.spmd.ir import moves_of_sum
 from shardwright.spmd.layout import WHOLE, Layout, Placement
 from shardwright.spmd.moves import REDUCE_SCATTER, SLICE, Move
-from shardwright.spmd.opclass import NO_CLASS
-from shardwright.spmd.weights import find_sums, summed_once
+from shardwright.spmd.opclass import NO_CLASS, adds_entries
+from shardwright.spmd.sums import Order, find_sums, passing_order
 
 Spec = tuple[tuple[str, ...], ...]  # axes per dim: hashable, JAX-free
 
@@ -30,6 +31,13 @@ class Partial:
     dims: tuple[tuple[int | None, ...], ...]  # [operands][axes] the operand's dim that is split
     way: tuple[Spec, ...]  # of the result once it is summed: as produced, ..., as stored
     scatter: int | None = None  # the dim over which the sum is scattered in one collective
+    onto: bool = False  # entries are added to the first operand: one part starts from it
+
+    def in_order(self, order: Order) -> Partial:
+        """Of the same sums with their dims in another order."""
+        way = tuple(tuple(spec[d] for d in order) for spec in self.way)
+        scatter = None if self.scatter is None else order.index(self.scatter)
+        return replace(self, way=way, scatter=scatter)
 
 
 class Exchange(NamedTuple):
@@ -61,6 +69,7 @@ class Step:
     makes: tuple[tuple[Spec, ...], ...]  # per result: as produced, ..., as stored
     partial: Partial | None = None
     defer: bool = False  # the result is added to others before it is reduced
+    order: Order | None = None  # of dims, for an op that partial sums pass
     convolution: Convolution | None = None
 
 
@@ -114,7 +123,7 @@ def make_steps(model: CostModel, state: State) -> Steps:
     def path(value: int, moves: list[Move]) -> tuple[Spec, ...]:
         return tuple(dict.fromkeys([spec(value, m.after) for m in moves])) if moves else ()
 
-    deferred = _deferred(model, choices)
+    deferred = _deferred(model, state)
     by_serial: dict[int, Step] = {}
     for op in program.ops:
         c = int(model.classes.of_op[op.index])
@@ -150,7 +159,8 @@ def make_steps(model: CostModel, state: State) -> Steps:
         by_serial[op.serial] = Step(
             tuple(needs), tuple(travels), tuple(reads), tuple(makes),
             _partial(model, op, choice, makes[0] if makes else (), op.index in deferred),
-            op.index in deferred, _convolution(model, op, choice),
+            op.index in deferred, passing_order(op.rule) if len(op.results) == 1 else None,
+            _convolution(model, op, choice),
         )  # fmt: skip
     return Steps(
         by_serial, program.walk_length,
@@ -160,15 +170,16 @@ def make_steps(model: CostModel, state: State) -> Steps:
     )  # fmt: skip
 
 
-def _deferred(model: CostModel, choices: list[Choice]) -> set[int]:
+def _deferred(model: CostModel, state: State) -> set[int]:
     """Ops whose results stay partial sums, because they are added to others first."""
-    program, of_op = model.analysis.program, model.classes.of_op
+    program, given = model.analysis.program, partitioned(model, state)
     uses = program.uses()
     out: set[int] = set()
-    for leaves in find_sums(program):
-        if not summed_once([choices[int(of_op[i])] for i in leaves]):
+    for one in find_sums(program):
+        if moves_of_sum(given, one) is None:
             continue
-        front, inside = list(leaves), set(leaves)
+        front = [leaf.op for leaf in one.leaves]
+        inside = set(front)
         while len(front) > 1:  # additions whose operands are all partial sums, up to the last
             op = min(front)
             front.remove(op)
@@ -185,7 +196,7 @@ def _partial(
 ) -> Partial | None:
     """The explicit form of an op's partial sums, where the plain form would reduce otherwise."""
     op_class = model.classes.table[int(model.classes.of_op[op.index])]
-    if not sums_at_once(op.rule) or not choice.partial:
+    if not choice.partial or not op_class.at_once:
         return None
     axes = tuple(model.mesh.names[a] for a in choice.partial)
     scatter = _scatter_dim(choice, axes, way)
@@ -204,7 +215,7 @@ def _partial(
                 row.append(slot.layout.atoms[slot.to_op.index(choice.claims[a])].dim)
         dims.append(tuple(row))
     sizes = tuple(model.mesh.sizes[a] for a in choice.partial)
-    return Partial(axes, sizes, tuple(dims), way, scatter)
+    return Partial(axes, sizes, tuple(dims), way, scatter, adds_entries(op.rule))
 
 
 def _convolution(model: CostModel, op: Op, choice: Choice) -> Convolution | None:

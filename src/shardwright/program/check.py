@@ -1,4 +1,4 @@
-"""The checker of a Program's invariants (listed in types.py), for tests and the borders of stages.
+"""The checker of a Program's invariants (listed in types.py), run by the tests.
 
 Each part below checks one of them and names the first op or value that breaks it.
 """
@@ -151,10 +151,6 @@ def _check_definitions(program: Program) -> list[int]:
     return home
 
 
-def _defined_at(value: Value) -> int:
-    return value.op  # inputs and constants, NO_OP, come before everything
-
-
 def _check_uses(program: Program, homes: list[int]) -> None:
     """Operands are defined before their op, in its region or around it (exit ties: in the body)."""
     for op in program.ops:
@@ -164,7 +160,7 @@ def _check_uses(program: Program, homes: list[int]) -> None:
         for v in op.operands:
             if v == LITERAL:
                 continue
-            if _defined_at(program.values[v]) >= op.index:
+            if program.values[v].op >= op.index:  # NO_OP, of inputs, comes before everything
                 raise _fail(program, f"%{v} is read before it is defined", op)
             if homes[v] != NO_OP and homes[v] not in seen:
                 raise _fail(program, f"%{v} belongs to region {homes[v]}", op)

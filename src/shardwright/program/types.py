@@ -174,6 +174,13 @@ class Program:
             v = self.values[op.operands[0]]  # a return: where its value comes from
         return v.path or "constant"
 
+    def is_numbers(self, value: int) -> bool:
+        """Whether a value is made of numbers in the program text alone (zeros, iota)."""
+        if value == LITERAL or self.values[value].op == NO_OP:
+            return False
+        op = self.ops[self.values[value].op]
+        return op.rule.fusible and not op.tie and all(v == LITERAL for v in op.operands)
+
     def origin(self, value: int) -> int:
         """The argument behind a value that is only a view or copy of it, else the value."""
         at = value

@@ -4,35 +4,40 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardwright.analysis.text import human_bytes
+from shardwright.report.words import change, columns, human_bytes, human_seconds, times
 
 if TYPE_CHECKING:
     from shardwright.check import Check
+
+MOVES = 8  # rows shown
 
 
 def format_check(check: Check) -> str:
     """Cost, memory, where data moves and why, warnings, and what a better plan would save."""
     cost = check.cost
     lines = [
-        f"step {cost.step_s * 1e3:.3f} ms: compute {cost.compute_s * 1e3:.3f} ms,"
-        f" links {cost.link_s * 1e3:.3f} ms",
+        f"step {human_seconds(cost.step_s)}: compute {human_seconds(cost.compute_s)},"
+        f" links {human_seconds(cost.link_s)}",
         f"peak {human_bytes(cost.peak_bytes)} per device: "
-        + ", ".join(f"{k} {human_bytes(b)}" for k, b in check.memory.by_kind.items()),
+        + ", ".join(f"{kind} {human_bytes(size)}" for kind, size in check.memory.by_kind.items()),
     ]
-    moves = sorted(check.collectives, key=lambda c: -c.count * c.seconds)[:8]
+    moves = sorted(check.collectives, key=lambda c: -c.count * c.seconds)[:MOVES]
     if moves:
-        lines.append("data moves")
-    lines += [
-        f"  {c.kind} over {'+'.join(c.axes)}  {human_bytes(c.bytes)} x{c.count:g}"
-        f"  {c.count * c.seconds * 1e3:.3f} ms  {c.source}: {c.cause}"
-        for c in moves
-    ]
+        rows = [
+            (
+                human_seconds(c.count * c.seconds), c.kind, "+".join(c.axes), human_bytes(c.bytes),
+                times(c.count), f"{c.source}: {c.cause}",
+            )
+            for c in moves
+        ]  # fmt: skip
+        lines += ["data moves", columns(rows, right=(0, 3, 4))]
     lines += [f"warning: {w}" for w in check.warnings]
-    if check.better is not None:
+    better = check.better
+    if better is not None:
         lines.append(
-            f"a better plan takes {check.better.cost.step_s * 1e3:.3f} ms"
-            f" ({100 * check.saves:.0f}% less) and"
-            f" {human_bytes(check.better.cost.peak_bytes)}: check.better"
+            f"a better plan takes {human_seconds(better.cost.step_s)}"
+            f" ({change(better.cost.step_s, cost.step_s)}) and"
+            f" {human_bytes(better.cost.peak_bytes)}: check.better"
         )
     else:
         lines.append("no better plan was found")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from shardwright.report.eject import starred
-from shardwright.report.facts import Record, cost_of, mesh_text, movements
+from shardwright.report.facts import Record, cost_of, entry_notes, mesh_text, movements
 from shardwright.report.words import (
     change,
     columns,
@@ -73,8 +73,7 @@ def _entries(entries: list[dict[str, Any]] | None) -> str:
 
 
 def _entry(entry: dict[str, Any]) -> str:
-    notes = [f"resolution {entry['bits']}"] if entry["bits"] else []
-    notes += ["moments and gradients only"] if entry["scope"] else []
+    notes = entry_notes(entry, resolved=bool(entry["bits"]))
     return entry["group"] + (f" ({', '.join(notes)})" if notes else "")
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator
 
 from shardwright.report.facts import (
     Baseline,
-    Movement,
     Record,
     bound,
     cost_of,
@@ -48,7 +49,7 @@ def explain(record: Record) -> str:
     """Why it is split like this: pattern, bound, movements, memory, what else was possible."""
     sections = (
         ("What", _what), ("Time", _time), ("Movements", _movements), ("Memory", _memory),
-        ("Instead", _instead), ("Proof", _proof), ("Warnings", _warnings),
+        ("Instead", _instead), ("Proof", _proof), ("Warnings", warnings),
     )  # fmt: skip
     blocks = []
     for title, section in sections:
@@ -80,10 +81,7 @@ def argument_bytes(record: Record) -> tuple[float, float, float]:
     split = whole = total = 0.0
     for path, text in record["arguments"].items():
         size = type_bytes(text)
-        parts = 1
-        for axes in record["specs"][path]:
-            for axis in axes:
-                parts *= sizes[axis]
+        parts = math.prod(sizes[axis] for axes in record["specs"][path] for axis in axes)
         total += size
         split += size / parts if parts > 1 else 0.0
         whole += size if parts == 1 else 0.0
@@ -91,16 +89,14 @@ def argument_bytes(record: Record) -> tuple[float, float, float]:
 
 
 def type_bytes(text: str) -> int:
-    """The bytes of a type as a record writes it: f32[8,4] -> 128; unknown dtypes count as 4."""
+    """The bytes of a type as a record writes it: f32[8,4] -> 128.
+
+    As in a program, sub-byte types take a byte per element; a PRNG key is 8 bytes.
+    """
     name, _, dims = text.partition("[")
-    digits = "".join(c for c in name.split("_")[0].split("e")[0] if c.isdigit())
-    bits = int(digits) if digits and not name.startswith("key") else {"bool": 8}.get(name, 32)
-    if name.startswith(("f8", "i8", "u8", "s8")):
-        bits = 8
-    size = max(bits, 8) // 8
-    for dim in dims.rstrip("]").split(","):
-        size *= int(dim) if dim.strip().isdigit() else 1
-    return size
+    bits = re.match(r"[a-z]+(\d+)", name)
+    size = 1 if name == "bool" else max(int(bits[1]) // 8, 1) if bits else 8
+    return size * math.prod(int(dim) for dim in dims.rstrip("]").split(",") if dim)
 
 
 def _time(record: Record) -> Iterator[str]:
@@ -125,13 +121,14 @@ def _time(record: Record) -> Iterator[str]:
 def _movements(record: Record) -> Iterator[str]:
     if not record["collectives"]:
         yield "Nothing moves between devices."
+    moves = lines_that_move(record)
     for m in movements(record):
         yield (
             f"{m.kind} over {'+'.join(m.axes)}: {human_seconds(m.seconds)},"
             f" {human_bytes(m.bytes)} in {counted(m.count, 'call')};"
             f" {PURPOSE.get(m.kind, 'data moves')}"
         )
-        rows = [r for r in lines_that_move(record) if (r["kind"], tuple(r["axes"])) == _key(m)]
+        rows = [r for r in moves if (r["kind"], tuple(r["axes"])) == (m.kind, m.axes)]
         for r in rows[:SOURCES]:
             yield (
                 f"    {human_seconds(r['total_s'])} {r['source']}: {short_path(r['cause'])},"
@@ -140,10 +137,6 @@ def _movements(record: Record) -> Iterator[str]:
         if len(rows) > SOURCES:
             rest = sum(r["total_s"] for r in rows[SOURCES:])
             yield f"    {human_seconds(rest)} in {len(rows) - SOURCES} other places"
-
-
-def _key(m: Movement) -> tuple[str, tuple[str, ...]]:
-    return m.kind, m.axes
 
 
 def _memory(record: Record) -> Iterator[str]:
@@ -204,7 +197,3 @@ def _proof(record: Record) -> Iterator[str]:
     yield f"{counted(record['search']['evaluations'], 'plan')} priced:"
     for line in record["search"]["how"]:
         yield f"    {line}"
-
-
-def _warnings(record: Record) -> Iterator[str]:
-    yield from warnings(record)

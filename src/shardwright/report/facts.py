@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -56,32 +57,37 @@ def mesh_sizes(record: Record) -> dict[str, int]:
 
 def device_count(record: Record) -> int:
     """How many devices the mesh has."""
-    count = 1
-    for size in mesh_sizes(record).values():
-        count *= size
-    return count
+    return math.prod(mesh_sizes(record).values())
 
 
 def mesh_text(record: Record) -> str:
     """data=16 x model=4"""
-    return " x ".join(f"{name}={size}" for name, size in record["mesh"]["axes"])
+    return _mesh_text(mesh_sizes(record))
+
+
+def _mesh_text(sizes: Mapping[str, int]) -> str:
+    return " x ".join(f"{name}={size}" for name, size in sizes.items())
 
 
 def mesh_shapes(record: Record) -> list[dict[str, Any]]:
     """The mesh shapes that were compared, fastest first; nothing when the user gave the shape.
 
-    Each has `name`, `step_s` and `peak_bytes` (None when it does not fit), `why`, `chosen`.
+    Each has `name`, `step_s` and `peak_bytes` (None when it does not fit), `chosen` and `note`.
     """
     if len(record["meshes"]) < 2:
         return []
-    rows = [
-        {
-            **row, "name": " x ".join(f"{name}={size}" for name, size in row["mesh"].items()),
-            "chosen": row["mesh"] == mesh_sizes(record),
-        }
-        for row in record["meshes"]
-    ]  # fmt: skip
+    rows = []
+    for row in record["meshes"]:
+        chosen = row["mesh"] == mesh_sizes(record)
+        note = "chosen" if chosen else row["why"] or ("" if row["searched"] else "screened only")
+        rows.append({**row, "name": _mesh_text(row["mesh"]), "chosen": chosen, "note": note})
     return sorted(rows, key=lambda r: (r["step_s"] is None, r["step_s"] or 0.0, not r["chosen"]))
+
+
+def entry_notes(entry: Mapping[str, Any], *, resolved: bool) -> list[str]:
+    """What is special about one claim of an axis; `resolved`: its group has a resolution."""
+    notes = ["moments and gradients only"] if entry["scope"] else []
+    return notes + ([f"resolution {entry['bits']}"] if resolved else [])
 
 
 def bound(record: Record) -> str:
@@ -108,6 +114,16 @@ def ranked_baselines(record: Record) -> list[Baseline]:
         cost = Cost(**record["baselines"][first])
         rows.append(Baseline(first, cost, cost.peak_bytes <= limit, tuple(also)))
     return sorted(rows, key=lambda b: (b.cost.step_s, b.cost.peak_bytes, b.name))
+
+
+def first_baselines(record: Record, most: int) -> list[Baseline]:
+    """The fastest baselines; the fastest that fits is among them."""
+    rows = ranked_baselines(record)
+    shown = rows[:most]
+    first_fit = next((b for b in rows if b.fits), None)
+    if first_fit is not None and first_fit not in shown:
+        shown[-1] = first_fit
+    return shown
 
 
 def inapplicable(record: Record) -> dict[str, list[str]]:

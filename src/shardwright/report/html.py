@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import jinja2
@@ -15,6 +16,8 @@ from shardwright.report.facts import (
     bound,
     cost_of,
     device_count,
+    entry_notes,
+    first_baselines,
     inapplicable,
     limit_bytes,
     lines_that_move,
@@ -25,7 +28,7 @@ from shardwright.report.facts import (
     same_cost,
     warnings,
 )  # fmt: skip
-from shardwright.report.pattern import also_known_as, axis_pattern, pattern, roles
+from shardwright.report.pattern import HIDDEN, also_known_as, axis_pattern, pattern, roles
 from shardwright.report.text import format_certificate
 from shardwright.report.words import (
     change,
@@ -62,7 +65,7 @@ def _template() -> jinja2.Template:
 
 def view(record: Record) -> dict[str, Any]:
     """What the template shows, in its order."""
-    cost, limit = cost_of(record), limit_bytes(record)
+    cost, limit, moves = cost_of(record), limit_bytes(record), lines_that_move(record)
     return {
         "program": record["program"], "device": record["device"]["name"],
         "count": device_count(record), "mesh": mesh_text(record), "pattern": pattern(record),
@@ -74,8 +77,8 @@ def view(record: Record) -> dict[str, Any]:
         "memory": _memory(record), "peak_at": record["memory"]["at"],
         "buffers": record["memory"]["buffers"][:12], "tactics": _tactics(record),
         "shapes": mesh_shapes(record),
-        "inapplicable": inapplicable(record), "moves": lines_that_move(record)[:MOVES],
-        "moves_left": max(0, len(lines_that_move(record)) - MOVES),
+        "inapplicable": inapplicable(record), "moves": moves[:MOVES],
+        "moves_left": max(0, len(moves) - MOVES),
         "specs": _specs(record), "groups": _groups(record), "explanation": explain(record),
         "fingerprint": record["fingerprint"], "ops": record["ops"],
         "evaluations": record["search"]["evaluations"],
@@ -87,9 +90,7 @@ def mesh_grid(record: Record) -> dict[str, Any]:
     (first, rows), *rest = mesh_sizes(record).items()
     if not rest:
         first, rows, rest = "", 1, [(first, rows)]
-    across = 1
-    for _, size in rest:
-        across *= size
+    across = math.prod(size for _, size in rest)
     shown_rows, shown = min(rows, ROWS), min(across, CELLS)
     inner = rest[-1][1] if len(rest) > 1 else across
     return {
@@ -108,18 +109,17 @@ def _axes(record: Record) -> list[dict[str, Any]]:
     """Per axis: its size, what it is used for, and what claims it."""
     groups = {g["label"]: g for g in record["groups"]}
     named, sizes = roles(record), mesh_sizes(record)
+
+    def claim(entry: dict[str, Any]) -> dict[str, Any]:
+        group, role = groups.get(entry["group"], {}), named.get(entry["group"], HIDDEN)
+        notes = ["/".join(map(str, group.get("sizes", [])[:2]))] + [role] * (role != HIDDEN)
+        notes += entry_notes(entry, resolved=bool(group.get("bits")))
+        return {"label": entry["group"], "notes": notes, "dims": group.get("dims", [])}
+
     return [
         {
             "name": axis, "size": sizes[axis], "pattern": axis_pattern(entries, named),
-            "entries": [
-                {
-                    "label": e["group"], "role": named.get(e["group"], ""), "scope": e["scope"],
-                    "bits": e["bits"] if groups.get(e["group"], {}).get("bits") else None,
-                    "sizes": groups.get(e["group"], {}).get("sizes", []),
-                    "dims": groups.get(e["group"], {}).get("dims", []),
-                }
-                for e in entries
-            ],
+            "entries": [claim(e) for e in entries],
         }
         for axis, entries in record["decisions"].items()
     ]  # fmt: skip
@@ -154,11 +154,7 @@ def _memory(record: Record) -> dict[str, Any]:
 
 def _tactics(record: Record) -> dict[str, Any]:
     """The plan and the fastest tactics as bars on one scale."""
-    cost, ranked = cost_of(record), ranked_baselines(record)
-    shown = ranked[:TACTICS]
-    first_fit = next((b for b in ranked if b.fits), None)
-    if first_fit is not None and first_fit not in shown:
-        shown.append(first_fit)
+    cost, shown = cost_of(record), first_baselines(record, TACTICS)
     slowest = max([cost.step_s, *(b.cost.step_s for b in shown)])
 
     def row(
@@ -174,7 +170,8 @@ def _tactics(record: Record) -> dict[str, Any]:
 
     rows = [row("this plan", cost, cost.peak_bytes <= limit_bytes(record), True)]
     rows += [row(b.name, b.cost, b.fits, False, b.also) for b in shown]
-    return {"rows": rows, "left": len(ranked) - len(shown), "all": len(ranked)}
+    every = len(ranked_baselines(record))
+    return {"rows": rows, "left": every - len(shown), "all": every}
 
 
 def _specs(record: Record) -> list[dict[str, Any]]:

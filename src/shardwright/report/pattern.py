@@ -49,20 +49,19 @@ def axis_pattern(entries: list[dict[str, Any]], named: dict[str, str]) -> str:
 
 
 def _on_weights(entries: list[dict[str, Any]], kinds: list[str]) -> str:
-    """Dims of parameters claim first: tensor parallelism, or optimiser state alone."""
+    """Dims of parameters claim first: tensor parallelism, or moments and gradients alone."""
     whole = [e for e in entries if not e["scope"]]
     tail = " + ZeRO-2" if len(whole) < len(entries) else ""
     if not whole:
-        return "optimiser state split"
+        return "moments and gradients split"
     if kinds[0] == RESIDUAL:
         return f"residual stream split{tail}"
     dense = [
         e for e, kind in zip(entries, kinds, strict=True) if not e["scope"] and kind != EXPERTS
     ]
     names = f" ({_names(dense)})" if len(dense) < 3 else ""
-    words = ["expert parallel"] * (len(dense) < len(whole)) + [f"tensor parallel{names}"] * bool(
-        dense
-    )
+    words = ["expert parallel"] if len(dense) < len(whole) else []
+    words += [f"tensor parallel{names}"] if dense else []
     return " and ".join(words) + tail
 
 

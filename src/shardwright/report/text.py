@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from shardwright.report.facts import (
     Record,
     bound,
     cost_of,
     device_count,
+    entry_notes,
+    first_baselines,
     inapplicable,
     limit_bytes,
     lines_that_move,
@@ -70,13 +70,13 @@ def format_decisions(record: Record) -> str:
         heads.append((f"{axis}={sizes[axis]}", axis_pattern(entries, named)))
         for i, entry in enumerate(entries[:ENTRIES]):
             group = groups.get(entry["group"], {"sizes": [], "dims": []})
-            notes = [NOTES.get(named.get(entry["group"], ""), "")]
-            notes.append("moments and gradients only" if entry["scope"] else "")
-            notes.append(f"resolution {entry['bits']}" if group.get("bits") else "")
+            role = NOTES.get(named.get(entry["group"], ""))
+            notes = [role] if role else []
+            notes += entry_notes(entry, resolved=bool(group.get("bits")))
             dims = listed([short_path(d) for d in group["dims"]], 2)
             rows.append((
                 axis if i == 0 else "", entry["group"], "/".join(map(str, group["sizes"][:2])),
-                ", ".join(n for n in notes if n) + (": " if any(notes) else "") + dims,
+                ", ".join(notes) + (": " if notes else "") + dims,
             ))  # fmt: skip
         if len(entries) > ENTRIES:
             rows.append(("", f"+{len(entries) - ENTRIES} more", "", ""))
@@ -146,7 +146,7 @@ def format_meshes(record: Record) -> str:
         (
             r["name"], human_seconds(r["step_s"]) if r["step_s"] is not None else "-",
             human_bytes(r["peak_bytes"]) if r["peak_bytes"] is not None else "-",
-            "chosen" if r["chosen"] else r["why"] or ("" if r["searched"] else "screened only"),
+            r["note"],
         )
         for r in rows
     ]  # fmt: skip
@@ -158,11 +158,7 @@ def format_baselines(record: Record, most: int = BASELINES) -> str:
     rows = ranked_baselines(record)
     if not rows:
         return ""
-    cost = cost_of(record)
-    shown = rows[:most]
-    first_fit = next((b for b in rows if b.fits), None)
-    if first_fit is not None and first_fit not in shown:
-        shown = [*shown[:-1], first_fit]
+    cost, shown = cost_of(record), first_baselines(record, most)
     table = [("this plan", human_seconds(cost.step_s), human_bytes(cost.peak_bytes), "")]
     for b in shown:
         notes = [] if b.fits else ["over memory"]
@@ -177,7 +173,7 @@ def format_baselines(record: Record, most: int = BASELINES) -> str:
     missing = sum(len(names) for names in inapplicable(record).values())
     tail = [f"{len(rows) - len(shown)} more" if len(rows) > len(shown) else ""]
     tail += [f"{unfit} of {len(rows)} over memory" if unfit else ""]
-    tail += [f"{missing} do not apply" if missing else ""]
+    tail += [f"{missing} do{'es' * (missing == 1)} not apply" if missing else ""]
     note = "; ".join(t for t in tail if t)
     return (
         "against the named tactics\n"
@@ -188,20 +184,15 @@ def format_baselines(record: Record, most: int = BASELINES) -> str:
 
 def format_certificate(record: Record) -> str:
     """How good the plan provably is, in words."""
-    return "\n".join(_certificate(record))
-
-
-def _certificate(record: Record) -> Iterator[str]:
     proof = record["certificate"]
     space = (
         "what your tactics leave open" if record["options"].get("tactics") else "the search space"
     )
     if proof["kind"] == "optimal":
-        yield f"proof: optimal; under the cost model nothing in {space} is faster and fits"
-    elif proof["kind"] == "gap" and proof["gap"] is not None:
-        yield (
+        return f"proof: optimal; under the cost model nothing in {space} is faster and fits"
+    if proof["kind"] == "gap" and proof["gap"] is not None:
+        return (
             f"proof: within {proof['gap']:.1%} of the optimum; under the cost model nothing in"
             f" {space} takes less than {human_seconds(proof['lower_bound_s'])}"
         )
-    else:
-        yield "proof: none; the search did not bound what else is possible"
+    return "proof: none; the search did not bound what else is possible"

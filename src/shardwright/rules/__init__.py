@@ -15,10 +15,8 @@ from shardwright.rules import (  # noqa: F401  (they register)
     sorting,
     windows,
 )  # fmt: skip
-from shardwright.rules.registry import OPAQUE, RULES, STRUCTURAL, find_rule, lookup, register
-from shardwright.rules.rule import OpShape, Rule, TensorShape, einsum, opaque_rule
+from shardwright.rules.opaque import OPAQUE
+from shardwright.rules.registry import RULES, STRUCTURAL, lookup
+from shardwright.rules.rule import OpShape, Rule, TensorShape
 
-__all__ = [
-    "OPAQUE", "RULES", "STRUCTURAL", "OpShape", "Rule", "TensorShape", "einsum", "find_rule",
-    "lookup", "opaque_rule", "register",
-]  # fmt: skip
+__all__ = ["OPAQUE", "RULES", "STRUCTURAL", "OpShape", "Rule", "TensorShape", "lookup"]

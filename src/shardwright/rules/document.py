@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
 
 from shardwright.rules.examples import EXAMPLES, isolate
-from shardwright.rules.registry import OPAQUE, RULES, STRUCTURAL, lookup
+from shardwright.rules.opaque import OPAQUE
+from shardwright.rules.registry import RULES, STRUCTURAL, lookup
 from shardwright.rules.rule import REPLICATE, Rule
 
 PAGE = Path("docs/rules.md")
@@ -86,11 +86,5 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     return "".join("| " + " | ".join(line) + " |\n" for line in lines)
 
 
-def main(path: Path = PAGE) -> int:
-    """Writes the page; returns the exit code."""
-    path.write_text(page())
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    PAGE.write_text(page())

@@ -119,7 +119,8 @@ def apply(
     moved, whole = permute.split(), replicate.split()
     for name in (*reduce, *moved, *whole):
         if name not in (*factors(operands), *kept):
-            raise ShardwrightError(f"rule of {op.name!r} has no factor {name!r}")
+            known = ", ".join(dict.fromkeys((*factors(operands), *factors(results))))
+            raise ShardwrightError(f"rule of {op.name!r} has no factor {name!r}", try_=known)
     for kind in reduce.values():
         if kind not in REDUCTIONS:
             raise ShardwrightError(
@@ -175,7 +176,7 @@ def _sizes(op: OpShape, slots: Sequence[Tensor], *, skip: Sequence[str]) -> dict
                     f"rule of {op.name!r}: nothing says how large factor {name!r} is",
                     try_=f"name {name!r} alone in another tensor",
                 )
-    return {name: size for names, _ in compound for name in names for size in [known[name]]}
+    return {name: known[name] for names, _ in compound for name in names}
 
 
 def _shapes(op: OpShape) -> str:

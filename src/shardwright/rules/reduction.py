@@ -13,8 +13,8 @@ _KINDS = {
     "reduce_sum": "add", "reduce_max": "max", "reduce_min": "min", "reduce_prod": "mul",
     "reduce_and": "and", "reduce_or": "or", "argmax": "argmax", "argmin": "argmin",
 }  # fmt: skip
-# A reduction's body that is one primitive: its kind.
-_BODIES = {"add": "add", "max": "max", "min": "min", "mul": "mul", "and": "and", "or": "or"}
+# Bodies of a reduction that are one primitive, and the kinds of that name.
+_BODIES = ("add", "max", "min", "mul", "and", "or")
 
 
 def _reduce(op: OpShape, axes: tuple[int, ...], kind: str | None, tensors: int = 1) -> Rule:
@@ -64,6 +64,6 @@ def _general_reduce(op: OpShape) -> Rule:
     kind = None
     if tensors == 1 and len(body.eqns) == 1:
         (eqn,) = body.eqns
-        if eqn.outvars == body.outvars and set(eqn.invars) == set(body.invars):
-            kind = _BODIES.get(eqn.primitive.name)
+        whole = eqn.outvars == body.outvars and set(eqn.invars) == set(body.invars)
+        kind = eqn.primitive.name if whole and eqn.primitive.name in _BODIES else None
     return _reduce(op, tuple(op.params["dimensions"]), kind, tensors)

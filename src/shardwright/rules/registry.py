@@ -6,10 +6,7 @@ from collections.abc import Callable
 
 from shardwright import _jax
 from shardwright.errors import ShardwrightError
-from shardwright.rules.opaque import OPAQUE
 from shardwright.rules.rule import OpShape, Rule, opaque_rule
-
-__all__ = ["OPAQUE", "RULES", "STRUCTURAL", "USER_RULES", "find_rule", "lookup", "register"]
 
 RuleFn = Callable[[OpShape], Rule]
 
@@ -67,11 +64,6 @@ def register(*names: str) -> Callable[[RuleFn], RuleFn]:
         return fn
 
     return put
-
-
-def find_rule(name: str) -> RuleFn | None:
-    """The rule function of a primitive, or None: it is opaque then."""
-    return USER_RULES.get(name) or RULES.get(name)
 
 
 def lookup(op: OpShape) -> Rule:

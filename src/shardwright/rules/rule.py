@@ -29,7 +29,7 @@ NOTHING = "nothing"  # views and moves
 
 Dim = tuple[int, ...]  # factors, major to minor
 Label = Hashable  # what a rule author calls a factor
-DimLabel = Label | tuple[Label, ...] | None
+DimLabel = Label | list[Label] | None  # a list: a compound dim
 
 
 class TensorShape(NamedTuple):
@@ -123,7 +123,6 @@ def format_rule(rule: Rule) -> str:
 
 
 def _labels(dim: DimLabel) -> tuple[Label, ...]:
-    """A dim is one label, None, or a list of labels (a compound dim)."""
     if dim is None:
         return ()
     return tuple(dim) if isinstance(dim, list) else (dim,)

@@ -9,9 +9,13 @@ from shardwright.rules.registry import register
 from shardwright.rules.rule import NOTHING, OpShape, Rule, einsum
 
 
-def view(op: OpShape, operands: Any, results: Any, *, fusible: bool = True, **more: Any) -> Rule:
-    """The rule of an op that computes nothing."""
-    linear = tuple(range(len(op.operands))) if "linear" not in more else more.pop("linear")
+def view(
+    op: OpShape, operands: Any, results: Any, *,
+    fusible: bool = True, linear: tuple[int, ...] | None = None, **more: Any,
+) -> Rule:  # fmt: skip
+    """The rule of an op that computes nothing: linear in all operands unless told otherwise."""
+    if linear is None:
+        linear = tuple(range(len(op.operands)))
     return einsum(
         op, operands, results, unit=NOTHING, work=0.0, fusible=fusible, linear=linear, **more
     )

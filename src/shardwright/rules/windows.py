@@ -9,6 +9,8 @@ from typing import Any
 from shardwright.rules.registry import register
 from shardwright.rules.rule import OpShape, Rule, einsum, with_work
 
+_DILATIONS = ("base_dilation", "window_dilation")
+
 
 def halo(
     rows: int, windows: int, *, size: int, stride: int, pads: Sequence[int],
@@ -65,9 +67,6 @@ def _windows(op: OpShape, large: int, small: int) -> tuple[list[Any], list[Any],
                 halos[d] = reach
     kinds = {"permute": permute, "replicate": replicate, "sizes": sizes, "halos": halos}
     return before, after, kinds
-
-
-_DILATIONS = ("base_dilation", "window_dilation")
 
 
 def _visits(op: OpShape, small: int) -> float:

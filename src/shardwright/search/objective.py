@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
-from shardwright.cost.model import CostModel
+from shardwright.cost.model import CostModel, Costs
 from shardwright.spmd.decisions import State
+from shardwright.spmd.layout import Placement
 
 # Over memory costs at least this; no step takes 30 years.
 OVER_MEMORY_S = 1e9
@@ -72,11 +74,31 @@ class Objective:
         """The placements of an evaluated state; states with equal keys cost the same."""
         return self._key_of[state]
 
-    def penalised(self, step_s: np.ndarray, peak_bytes: np.ndarray) -> np.ndarray:
-        """The objective of these costs."""
-        over = peak_bytes > self.memory
-        excess = np.where(over, peak_bytes / self.memory, 1.0)
-        return np.where(over, OVER_MEMORY_S * excess, step_s)
+    def penalised(self, costs: Costs) -> np.ndarray:
+        """The objectives of these costs."""
+        over = costs.peak_bytes > self.memory
+        excess = np.where(over, costs.peak_bytes / self.memory, 1.0)
+        return np.where(over, OVER_MEMORY_S * excess, costs.step_s)
+
+    def given(self, overrides: Mapping[int, Placement]) -> Objective:
+        """The objective when these layouts are stored in another way, with its own memory."""
+        model = copy.copy(self.model)
+        model.overrides = {**overrides, **model.overrides}
+        other = Objective(model, None)
+        other.memory = self.memory
+        return other
+
+    def ranked(self, count: int) -> list[State]:
+        """The best states evaluated so far, best first, one for each way to place all values."""
+        first: dict[bytes, State] = {}
+        for state in sorted(self._by_state, key=self._by_state.__getitem__)[: 4 * count]:
+            first.setdefault(self._key_of[state], state)
+        return list(first.values())[:count]
+
+    def stored(self, state: State, variants: Sequence[Mapping[int, Placement]]) -> np.ndarray:
+        """[B] objectives of a state with some layouts stored in another way."""
+        self.evaluations += len(variants)
+        return self.penalised(self.model.evaluate_stored(state, variants))
 
     def _evaluate(self, given: list[State]) -> None:
         """Works out new states; those whose placements are known cost nothing."""
@@ -95,7 +117,7 @@ class Objective:
     def _work_out(self, first: dict[bytes, State]) -> None:
         states = list(first.values())
         costs = self.model.evaluate(states)
-        values = self.penalised(costs.step_s, costs.peak_bytes)
+        values = self.penalised(costs)
         self.evaluations += len(states)
         self._by_key.update(zip(first, values.tolist(), strict=True))
         low = int(np.argmin(costs.peak_bytes))

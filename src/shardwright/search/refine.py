@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import permutations
 
 import numpy as np
 
+from shardwright.cost.model import CostModel
+from shardwright.program.types import LITERAL
 from shardwright.search.objective import Budget, Objective
 from shardwright.search.space import Action, Space
 from shardwright.spmd.decisions import EVERYTHING, UPDATES, Entry, State
-from shardwright.spmd.layout import WHOLE, Layout, Placement
+from shardwright.spmd.layout import WHOLE, Placement
 
 # An override must save this part of a step: each one makes a plan harder to read.
 WORTHWHILE = 1e-3
@@ -68,51 +70,80 @@ def neighbours(space: Space, state: State) -> Iterator[State]:
 
 
 def refine_layouts(
-    objective: Objective, state: State, budget: Budget
+    objective: Objective, state: State, budget: Budget, start: Mapping[int, Placement]
 ) -> tuple[dict[int, Placement], float]:
-    """Overrides of single layouts of arguments that lower the cost; ({layout: placement}, value).
+    """Overrides of single layouts, until none lowers the cost; ({layout: placement}, value).
 
-    Small norm gains that a strategy would gather at every use are kept whole, say. The model's
-    own overrides (constraints of the user) stay.
+    Small norm gains that a strategy would gather at every use are kept whole, say, or weights
+    that were gathered for the forward pass until the backward pass. The model's own overrides
+    (constraints of the user) stay.
     """
     model = objective.model
-    chosen: dict[int, Placement] = {}
-    given = dict(model.overrides)
-    costs = model.evaluate([state])
-    best_s = float(objective.penalised(costs.step_s, costs.peak_bytes)[0])
     stored = model.stored(state)
-    borders = [
+    free = [i for i in _candidates(model) if i not in model.overrides]
+    chosen = {i: p for i, p in start.items() if i in free}
+    best_s = float(objective.stored(state, [chosen])[0])
+    while not budget.expired():
+        changes = [
+            (i, option) for i in free for option in _options(model, i, stored[i], chosen.get(i))
+        ]  # fmt: skip
+        if not changes:
+            break
+        values = objective.stored(state, [{**chosen, i: option} for i, option in changes])
+        better: dict[int, Placement] = {}  # the best change of each layout, best layout first
+        for k in np.argsort(values, kind="stable").tolist():
+            if values[k] <= best_s * (1 - WORTHWHILE):
+                better.setdefault(*changes[k])
+        if not better:
+            break
+        rows = list(better.items())
+        together = [{**chosen, **dict(rows[: n + 1])} for n in range(len(rows))]
+        values = objective.stored(state, together)
+        best = int(np.argmin(values))
+        chosen, best_s = together[best], float(values[best])
+    for i in list(chosen):  # those that bring nothing any more
+        without = {j: p for j, p in chosen.items() if j != i}
+        value = float(objective.stored(state, [without])[0])
+        if value <= best_s * (1 + WORTHWHILE):
+            chosen, best_s = without, value
+    return chosen, best_s
+
+
+def kept_copies(model: CostModel) -> dict[int, Placement]:
+    """Overrides that keep every copy of an argument whole: a weight is gathered once, as cast."""
+    program, whole = model.analysis.program, (WHOLE,) * len(model.mesh.sizes)
+    copies: dict[int, bool] = {}
+    for v, layout in enumerate(model.layouts.of_value.tolist()):
+        is_copy = program.values[v].path is None and program.origin(v) != v
+        copies[layout] = copies.get(layout, True) and is_copy
+    return {i: whole for i, is_copy in copies.items() if is_copy}
+
+
+def _candidates(model: CostModel) -> list[int]:
+    """Layouts that may differ: not inside a loop's border, where both sides are stored alike."""
+    program, of_value = model.analysis.program, model.layouts.of_value
+    tied = {
+        int(of_value[v])
+        for op in program.ops if op.tie for v in (*op.operands, *op.results) if v != LITERAL
+    }  # fmt: skip
+    return [
         i for i, layout in enumerate(model.layouts.table)
-        if layout.border and layout.atoms and i not in given
+        if layout.atoms and not layout.made_up and (layout.border or i not in tied)
     ]  # fmt: skip
-    start = best_s
-    try:
-        for _ in range(2):
-            improved = False
-            for i in borders:
-                if budget.expired():
-                    break
-                for option in _options(model.layouts.table[i], stored[i], model.mesh.sizes):
-                    if chosen.get(i) == option:
-                        continue
-                    model.overrides = {**given, **chosen, i: option}
-                    costs = model.evaluate([state])
-                    objective.evaluations += 1
-                    value = float(objective.penalised(costs.step_s, costs.peak_bytes)[0])
-                    if value < best_s * (1 - WORTHWHILE):
-                        best_s, improved = value, True
-                        chosen[i] = option
-            if not improved:
-                break
-    finally:
-        model.overrides = given
-    return (chosen, best_s) if best_s < start else ({}, start)
 
 
-def _options(layout: Layout, stored: Placement, sizes: tuple[int, ...]) -> Iterator[Placement]:
-    """Other ways to store a layout: one axis taken away, or all of them."""
-    held = [a for a, atom in enumerate(stored) if atom != WHOLE]
-    if len(held) > 1:
-        yield tuple(WHOLE for _ in stored)
-    for a in held:
-        yield tuple(WHOLE if b == a else atom for b, atom in enumerate(stored))
+def _options(
+    model: CostModel, layout: int, stored: Placement, chosen: Placement | None
+) -> Iterator[Placement]:
+    """Other ways to store a layout: as the lists say, whole, or one axis on another atom."""
+    now = stored if chosen is None else chosen
+    table, sizes = model.layouts.table[layout], model.mesh.sizes
+    far = [p for p in (stored, (WHOLE,) * len(sizes)) if p != now]
+    near = [
+        (*now[:axis], atom, *now[axis + 1 :])
+        for axis in range(len(sizes)) for atom in (WHOLE, *range(len(table.atoms)))
+        if atom != now[axis]
+    ]  # fmt: skip
+    for placement in dict.fromkeys([*far, *near]):
+        if table.can_store(placement, sizes):
+            yield placement

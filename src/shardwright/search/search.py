@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from shardwright.cost.cost import Cost
 from shardwright.cost.model import CostModel
 from shardwright.search.baselines import baselines
@@ -16,7 +18,7 @@ from shardwright.search.exact import Certificate, certify
 from shardwright.search.mcts import mcts
 from shardwright.search.objective import OVER_MEMORY_S, Budget, Objective, Progress
 from shardwright.search.overflow import no_plan_fits
-from shardwright.search.refine import refine, refine_layouts
+from shardwright.search.refine import kept_copies, refine, refine_layouts
 from shardwright.search.roles import find_roles
 from shardwright.search.schedule import Schedule, plan_schedule
 from shardwright.search.space import Space
@@ -29,6 +31,7 @@ from shardwright.spmd.layout import Placement
 EVALUATIONS_PER_S = 1000
 DEFAULT_SECONDS = 3.0
 REFINED = 3  # kinds of good states that are refined
+SCREENED, APART = 256, 8  # good states whose single layouts are looked at, and refined
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,9 +154,28 @@ class _Run:
         self.state = objective.best
         if self.schedule.free:  # what the user said is not overridden
             objective.stage = "single layouts"
-            self.overrides, value = refine_layouts(objective, self.state, self.budget)
-            if self.overrides:
-                self._note(f"{len(self.overrides)} layouts overridden", value)
+            self._refine_layouts()
+
+    def _refine_layouts(self) -> None:
+        """Takes the state that is best once single layouts are stored in another way."""
+        objective, budget = self.objective, self.budget
+        states = objective.ranked(SCREENED)
+        copies = kept_copies(objective.model)
+        kept = objective.given(copies)(states)
+        plain = objective(states)
+        order = np.argsort(np.minimum(plain, kept), kind="stable").tolist()
+        best_s = objective.best_s
+        for n in order[:APART]:
+            start = copies if kept[n] < plain[n] else {}
+            overrides, value = refine_layouts(objective, states[n], budget, start)
+            if value < best_s:
+                best_s, self.state, self.overrides = value, states[n], overrides
+        if self.overrides:  # what is around the best, given its overrides?
+            around = refine(self.space, objective.given(self.overrides), self.state, budget)
+            overrides, value = refine_layouts(objective, around, budget, self.overrides)
+            if value < best_s:
+                best_s, self.state, self.overrides = value, around, overrides
+            self._note(f"{len(self.overrides)} layouts overridden", best_s)
 
     def _note(self, what: str, value: float) -> None:
         shown = "over memory" if value >= OVER_MEMORY_S else f"{value * 1e3:.4g} ms"

@@ -12,7 +12,7 @@ from itertools import product
 from math import prod
 from typing import NamedTuple, Protocol
 
-from shardwright.rules.rule import NOTHING, PASS, Rule
+from shardwright.rules.rule import PASS
 from shardwright.rules.rule import PERMUTE as PERMUTES
 from shardwright.spmd.layout import WHOLE, Placement
 from shardwright.spmd.moves import PERMUTE, Move, reduction, reshard
@@ -49,7 +49,7 @@ class Routes:
 
     def bytes(self, slot: Slot, placement: Placement) -> int:
         """Bytes of one device's part of a slot."""
-        key = (slot.layout_index, placement)
+        key = (slot.geometry, placement)
         size = self._bytes.get(key)
         if size is None:
             size = self._bytes[key] = slot.layout.local_bytes(placement, self._axis_sizes)
@@ -59,7 +59,7 @@ class Routes:
         """From stored to needed."""
         if have == need:
             return _NOWHERE
-        key = (slot.layout_index, have, need)
+        key = (slot.geometry, have, need)
         route = self._known.get(key)
         if route is None:
             moves = reshard(slot.layout, have, need, self._axis_sizes)
@@ -70,7 +70,7 @@ class Routes:
         self, slot: Slot, made: Placement, rounds: tuple[tuple[int, ...], ...], want: Placement
     ) -> Route:
         """From partial sums to stored."""
-        key = (slot.layout_index, made, rounds, want)
+        key = (slot.geometry, made, rounds, want)
         route = self._known.get(key)
         if route is None:
             moves = reduction(slot.layout, made, rounds, want, self._axis_sizes)
@@ -125,9 +125,8 @@ def choose(op: OpClass, stored: Sequence[Placement], prices: Prices) -> Choice:
         if way is not None and [*way.needs, *way.produced] == list(stored):
             return _choice(op, way, stored, prices)  # everything is where it is needed
     best, best_s = None, float("inf")
-    for claims in product(*([*o, WHOLE] for o in options)):
-        way = _way(op, claims, prices)
-        if way is not None:
+    for way in _ways(op, options, prices):
+        if way.compute_s < best_s:
             seconds = _seconds(op, way, stored, prices, best_s)
             if seconds < best_s - 1e-15:
                 best, best_s = way, seconds
@@ -174,22 +173,6 @@ def _options(
                 continue
             options[a] += [k for k in found if k not in options[a]]
     return options
-
-
-def sums_at_once(rule: Rule) -> bool:
-    """Whether partial sums over several dims are reduced in one collective.
-
-    Dots and plain sums are lowered so (see lowering/partial.py); for every other op a compiler
-    reduces one dim after the other.
-    """
-    return (
-        not rule.fusible
-        and rule.unit != NOTHING
-        and len(rule.operands) <= 2
-        and len(rule.results) == 1
-        and all(kind in (PASS, "add") for kind in rule.kinds)
-        and "add" in rule.kinds
-    )
 
 
 def _needed(slot: Slot, claims: Placement) -> Placement:
@@ -239,6 +222,16 @@ def _local(op: OpClass, claims: Placement, axis_sizes: Sequence[int]) -> list[in
         if c != WHOLE:
             left[c] = -(-left[c] // n)
     return left
+
+
+def _ways(op: OpClass, options: list[list[int]], prices: Prices) -> list[_Way]:
+    """All ways that give each axis to one of its options or to none, worked out once."""
+    key = tuple([tuple(o) for o in options])
+    known = op.ways_with.get(key)
+    if known is None:
+        every = [_way(op, claims, prices) for claims in product(*[[*o, WHOLE] for o in options])]
+        known = op.ways_with[key] = [way for way in every if way is not None]
+    return known
 
 
 def _way(op: OpClass, claims: Placement, prices: Prices) -> _Way | None:
@@ -293,7 +286,7 @@ def _rounds(
     op: OpClass, claims: Placement, partial: tuple[int, ...]
 ) -> tuple[tuple[int, ...], ...]:
     """The axes of each reduction, one after the other."""
-    if sums_at_once(op.rule) or len(partial) <= 1:
+    if op.at_once or len(partial) <= 1:
         return (partial,)
     by_atom: dict[int, list[int]] = {}
     for a in partial:

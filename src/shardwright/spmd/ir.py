@@ -15,7 +15,8 @@ from shardwright.spmd.follow import Choice, Prices
 from shardwright.spmd.layout import WHOLE, Layout, Layouts, Placement
 from shardwright.spmd.moves import SLICE, Move
 from shardwright.spmd.opclass import NO_CLASS, OpClasses
-from shardwright.spmd.weights import find_sums, region_weights, summed_once
+from shardwright.spmd.sums import Sum, find_sums, reduced_once
+from shardwright.spmd.weights import region_weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,12 +143,11 @@ def find_collectives(given: Partitioned) -> list[Collective]:
     """Every collective of the step, in program order."""
     program, choices, of_op = given.program, given.choices, given.classes.of_op.tolist()
     weights = region_weights(program)
-    counted_elsewhere = {
-        op
-        for leaves in find_sums(program)
-        if summed_once([choices[of_op[i]] for i in leaves])
-        for op in leaves[:-1]
-    }
+    summed: dict[int, tuple[Sum, list[Move]]] = {}  # ops whose sums are added, then reduced
+    for one in find_sums(program):
+        once = moves_of_sum(given, one)
+        if once is not None:
+            summed.update({leaf.op: (one, once) for leaf in one.leaves})
     returned = dict(zip(program.outputs, program.output_paths, strict=True))
     still = [not (any(c.operand_moves) or any(c.result_moves) or c.exchanges) for c in choices]
     moved: set[tuple[int, int, int, bool, Placement]] = set()
@@ -167,8 +167,12 @@ def find_collectives(given: Partitioned) -> list[Collective]:
             slot += 1
         for v in op.results[:1]:
             add(choice.exchanges, v, f"{op.name} reaches over the split of its operand")
-        if op.index in counted_elsewhere:
-            continue  # added to others first, and reduced with them
+        if op.index in summed:
+            one, once = summed[op.index]
+            if op.index == max(leaf.op for leaf in one.leaves):  # the others are reduced with it
+                what = f"sum of {len(one.leaves)} partial results"
+                add(once, one.value, f"{what}, kept as {given.shape(one.value)}")
+            continue
         for v, moves in zip(op.results, choice.result_moves, strict=True):
             if not moves:
                 continue
@@ -179,6 +183,17 @@ def find_collectives(given: Partitioned) -> list[Collective]:
                 cause = f"{what} of {op.name}, kept as {given.shape(v)}"
             add(moves, v, cause)
     return found
+
+
+def moves_of_sum(given: Partitioned, one: Sum) -> list[Move] | None:
+    """The moves that reduce a sum, or None when its parts are reduced before they are added."""
+    numbers = [int(given.classes.of_op[leaf.op]) for leaf in one.leaves]
+    parts = [
+        (given.classes.table[c], given.choices[c], leaf.order)
+        for c, leaf in zip(numbers, one.leaves, strict=True)
+    ]
+    layout = given.layouts.table[int(given.layouts.of_value[one.value])]
+    return reduced_once(parts, layout.itemsize, given.prices)
 
 
 class _Adder(NamedTuple):

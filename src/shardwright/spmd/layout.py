@@ -47,6 +47,12 @@ class Layout(NamedTuple):
     pinned: Placement | None = None  # stored like this whatever the lists say
     made_up: bool = False  # of numbers in the program alone: any device can make any part of it
 
+    @property
+    def geometry(self) -> Layout:
+        """What matters for how parts move: the groups of the atoms do not."""
+        atoms = tuple([a._replace(group=0, bit=-1, side=0) for a in self.atoms])
+        return self._replace(atoms=atoms, update=False, pinned=None)
+
     def pads(self, atom: int) -> bool:
         """Whether an axis may split the atom unevenly: inside a program, a dim of its own."""
         dim = self.atoms[atom].dim
@@ -55,6 +61,19 @@ class Layout(NamedTuple):
     def can_split(self, atom: int, left: int, n: int) -> bool:
         """Whether n devices can share what is `left` of an atom."""
         return self.units > 0 and left >= n and (left % n == 0 or self.pads(atom))
+
+    def can_store(self, placement: Placement, axis_sizes: Sequence[int]) -> bool:
+        """Whether atoms divide, and only prefixes of compound dims are split."""
+        left = [a.size for a in self.atoms]
+        for atom, n in zip(placement, axis_sizes, strict=True):
+            if atom == WHOLE:
+                continue
+            dim = self.atoms[atom].dim
+            before = [left[k] for k in range(atom) if self.atoms[k].dim == dim]
+            if not self.can_split(atom, left[atom], n) or any(k > 1 for k in before):
+                return False
+            left[atom] = -(-left[atom] // n)
+        return True
 
     def local_bytes(self, placement: Placement, axis_sizes: Sequence[int]) -> int:
         """Bytes of one device's part."""
@@ -104,6 +123,8 @@ class Layouts:
                     self._bit[s, j], self._side[s, j] = a.bit, a.side
                 for k in range(j):
                     self._left[s, j, k] = layout.atoms[k].dim == a.dim
+        number: dict[Layout, int] = {}
+        self.geometry = [number.setdefault(lay.geometry, len(number)) for lay in self.table]
         self._update = np.array([lay.update for lay in self.table], bool).reshape(1, count, 1)
         self._compound = bool(self._left.any())
         self._conflicted = np.nonzero(self._bit < self.bits.count)  # atoms that a bit decides
@@ -209,11 +230,7 @@ def _fold(
         low, high = int(start[v.index]), int(start[v.index + 1])
         edge, late = v.index in border, update[v.index]
         baked_in = v.op == NO_OP and v.path is None
-        maker = program.ops[v.op] if v.op != NO_OP else None
-        from_numbers = (
-            maker is not None and maker.rule.fusible and not maker.tie
-            and all(x == LITERAL for x in maker.operands)
-        )  # fmt: skip
+        from_numbers = program.is_numbers(v.index)
         key: tuple[object, ...] = (
             id(v.type), edge, late, baked_in, from_numbers, pinned.get(v.index),
             *groups[low:high], *sizes[low:high],

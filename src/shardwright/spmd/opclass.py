@@ -17,6 +17,7 @@ class Slot(NamedTuple):
 
     layout_index: int
     layout: Layout
+    geometry: int  # layouts of the same geometry move alike
     to_op: tuple[int, ...]  # [value atoms] op atom, or NO_ATOM where the op takes the dim apart
     dtype: Any
     needed: dict[Placement, Placement]  # claims of the op -> placement of the slot, as they occur
@@ -29,8 +30,9 @@ class OpClass:
     """One class: the rule refined to atoms, and the layouts it works on."""
 
     __slots__ = (
-        "detours", "example", "factors", "in_results", "index", "key_layouts", "kinds", "operands",
-        "pads", "results", "rule", "sizes", "slots", "splittable", "ways",
+        "at_once", "detours", "example", "factors", "in_results", "index", "key_layouts", "kinds",
+        "operands", "pads", "results", "rule", "sizes", "slots", "splittable", "ways",
+        "ways_with",
     )  # fmt: skip
 
     def __init__(
@@ -56,6 +58,9 @@ class OpClass:
         # Atoms that an axis may split instead of a permutation atom: parts change places
         # before the op and after it, and nothing inside.
         self.detours = [k for k, kind in enumerate(kinds) if kind == PASS and splittable[k]]
+        # Whether partial sums over several dims are reduced in one collective. What can be added
+        # up is lowered so (lowering/partial.py); others a compiler reduces one dim after the other.
+        self.at_once = sums_at_once(rule) or (adds_entries(rule) and operands[0].layout.made_up)
         self.operands = operands  # literals left out
         self.results = results
         self.slots = operands + results
@@ -63,6 +68,24 @@ class OpClass:
         self.key_layouts = tuple(slot.layout_index for slot in self.slots)
         self.example = example  # an op of this class
         self.ways: dict[Placement, Any] = {}  # claims -> way to compute it, as they occur
+        self.ways_with: dict[tuple[Placement, ...], list[Any]] = {}  # options of each axis -> ways
+
+
+def sums_at_once(rule: Rule) -> bool:
+    """Whether an op is a dot or a plain sum: any dims that it reduces are reduced together."""
+    return (
+        not rule.fusible
+        and rule.unit != NOTHING
+        and len(rule.operands) <= 2
+        and len(rule.results) == 1
+        and all(kind in (PASS, "add") for kind in rule.kinds)
+        and "add" in rule.kinds
+    )
+
+
+def adds_entries(rule: Rule) -> bool:
+    """Whether an op adds entries to its first operand: the gradient of a lookup."""
+    return len(rule.operands) == 3 and 0 in rule.linear and "add" in rule.kinds
 
 
 def _shares_dim(slot: Slot, op_atom: int) -> bool:
@@ -144,7 +167,8 @@ def _op_class(
             if not same:  # the reshape cuts where the dim has no seam: the op needs it whole
                 for k in theirs:
                     splittable[k] = False
-        return Slot(number, layout, tuple(to_op), program.values[value].dtype, {})
+        geometry, dtype = layouts.geometry[number], program.values[value].dtype
+        return Slot(number, layout, geometry, tuple(to_op), dtype, {})
 
     operands = tuple(
         slot(v, dims) for v, dims in zip(op.operands, op.rule.operands, strict=True) if v != LITERAL

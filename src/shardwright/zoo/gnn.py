@@ -3,7 +3,6 @@
 Dims: N nodes, M edges, I node inputs, J edge inputs, D latent, F hidden, O outputs.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -13,7 +12,7 @@ import jax.numpy as jnp
 
 from .example import Example
 from .parameters import Params, Weight, dense, draw, ones, zeros
-from .training import TrainState, adamw, first_state, make_train_step
+from .training import train_example
 
 Array = jax.Array
 
@@ -120,24 +119,9 @@ def batch(config: Config, key: Array) -> dict[str, Array]:
     }
 
 
-def train_state(config: Config, key: Array) -> TrainState:
-    """Parameters, AdamW moments and step count."""
-    return first_state(init(config, key), adamw())
-
-
-def train_step(config: Config) -> Callable[[TrainState, Any], tuple[TrainState, Array]]:
-    """A function (state, batch) -> (next state, loss); donate the state."""
-    return make_train_step(partial(loss, config), adamw())
-
-
 def train(config: Config, name: str = "gnn_train") -> Example:
     """One AdamW step as an example."""
-    return Example(
-        name=name,
-        fn=train_step(config),
-        make=lambda key: (train_state(config, key), batch(config, key)),
-        donate_argnums=(0,),
-    )
+    return train_example(config, name, init=init, loss=loss, batch=batch)
 
 
 def infer(config: Config, name: str = "gnn_forward") -> Example:

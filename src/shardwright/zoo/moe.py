@@ -5,9 +5,7 @@ is a dispatch group, so B stays a batch dim until the tokens move to their exper
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import jax
@@ -16,7 +14,7 @@ import jax.numpy as jnp
 from . import transformer
 from .example import Example
 from .parameters import Params, Weight, dense, draw, ones
-from .training import TrainState, adamw, cross_entropy, first_state, make_train_step
+from .training import cross_entropy, train_example
 
 Array = jax.Array
 
@@ -138,24 +136,9 @@ def loss(config: Config, params: Params, batch: Any) -> Array:
     return cross_entropy(logits, batch["targets"]) + config.balance * balance
 
 
-def train_state(config: Config, key: Array) -> TrainState:
-    """Parameters, AdamW moments and step count."""
-    return first_state(init(config, key), adamw())
-
-
-def train_step(config: Config) -> Callable[[TrainState, Any], tuple[TrainState, Array]]:
-    """A function (state, batch) -> (next state, loss); donate the state."""
-    return make_train_step(partial(loss, config), adamw())
-
-
 def train(config: Config, name: str = "moe_train") -> Example:
     """One AdamW step as an example."""
-    return Example(
-        name=name,
-        fn=train_step(config),
-        make=lambda key: (train_state(config, key), transformer.batch(config, key)),
-        donate_argnums=(0,),
-    )
+    return train_example(config, name, init=init, loss=loss, batch=transformer.batch)
 
 
 def infer(config: Config, name: str = "moe_forward") -> Example:

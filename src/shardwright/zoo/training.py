@@ -1,12 +1,14 @@
 """The train step every model of the zoo shares: gradients, AdamW, next state."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from ..errors import ShardwrightError
+from .example import Example
 from .parameters import Params
 
 try:
@@ -56,3 +58,21 @@ def cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:
     """The mean negative log-likelihood of `targets` [...] under `logits` [..., V]."""
     picked = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
     return jnp.mean(jax.nn.logsumexp(logits, axis=-1) - picked)
+
+
+def train_example(
+    config: Any,
+    name: str,
+    *,
+    init: Callable[[Any, jax.Array], Params],
+    loss: Callable[[Any, Params, Any], jax.Array],
+    batch: Callable[[Any, jax.Array], Any],
+) -> Example:
+    """One AdamW step of a model as an example: (state, batch) -> (next state, loss)."""
+    optimizer = adamw()
+    return Example(
+        name=name,
+        fn=make_train_step(partial(loss, config), optimizer),
+        make=lambda key: (first_state(init(config, key), optimizer), batch(config, key)),
+        donate_argnums=(0,),
+    )

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from .example import Example
 from .parameters import Params, Weight, dense, draw, ones, stacked, zeros
-from .training import TrainState, adamw, cross_entropy, first_state, make_train_step
+from .training import cross_entropy, train_example
 
 Array = jax.Array
 
@@ -250,25 +250,9 @@ def batch(config: Config, key: Array) -> dict[str, Array]:
     return {"tokens": text[:, :-1], "targets": text[:, 1:]}
 
 
-def train_state(config: Config, seed: int | Array = 0) -> TrainState:
-    """Parameters, AdamW moments and step count; allocate nothing with `jax.eval_shape`."""
-    key = jax.random.key(seed) if isinstance(seed, int) else seed
-    return first_state(init(config, key), adamw())
-
-
-def train_step(config: Config) -> Callable[[TrainState, Any], tuple[TrainState, Array]]:
-    """A function (state, batch) -> (next state, loss); donate the state."""
-    return make_train_step(partial(loss, config), adamw())
-
-
 def train(config: Config, name: str = "transformer_train") -> Example:
     """One AdamW step as an example."""
-    return Example(
-        name=name,
-        fn=train_step(config),
-        make=lambda key: (train_state(config, key), batch(config, key)),
-        donate_argnums=(0,),
-    )
+    return train_example(config, name, init=init, loss=loss, batch=batch)
 
 
 def infer(config: Config, name: str = "transformer_forward") -> Example:

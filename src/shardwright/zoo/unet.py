@@ -3,7 +3,6 @@
 Dims: B batch, Y and X pixels, C channels (they double at each level down), T features of time.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -15,7 +14,7 @@ import jax.numpy as jnp
 from .convolution import conv2d, group_norm, upsample
 from .example import Example
 from .parameters import Params, Weight, conv, dense, draw, ones, zeros
-from .training import TrainState, adamw, first_state, make_train_step
+from .training import train_example
 from .transformer import attend
 
 Array = jax.Array
@@ -176,27 +175,14 @@ def images(config: Config, key: Array) -> Array:
     return jax.random.normal(key, (config.batch, config.size, config.size, config.colors))
 
 
-def train_state(config: Config, key: Array) -> TrainState:
-    """Parameters, AdamW moments and step count."""
-    return first_state(init(config, key), adamw())
-
-
-def train_step(config: Config) -> Callable[[TrainState, Any], tuple[TrainState, Array]]:
-    """A function (state, batch) -> (next state, loss); donate the state."""
-    return make_train_step(partial(loss, config), adamw())
+def batch(config: Config, key: Array) -> dict[str, Array]:
+    """Random images, and the key to draw noise and times from."""
+    return {"images": images(config, key), "key": jax.random.fold_in(key, 1)}
 
 
 def train(config: Config, name: str = "unet_train") -> Example:
     """One AdamW step as an example."""
-    return Example(
-        name=name,
-        fn=train_step(config),
-        make=lambda key: (
-            train_state(config, key),
-            {"images": images(config, key), "key": jax.random.fold_in(key, 1)},
-        ),
-        donate_argnums=(0,),
-    )
+    return train_example(config, name, init=init, loss=loss, batch=batch)
 
 
 def infer(config: Config, name: str = "unet_forward") -> Example:

@@ -3,7 +3,6 @@
 Dims: B batch, Y and X pixels, C channels, S patches, D model, H heads, K head, F hidden, O classes.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,7 +13,7 @@ import jax.numpy as jnp
 from .convolution import conv2d
 from .example import Example
 from .parameters import Params, Weight, conv, dense, draw, ones, zeros
-from .training import TrainState, adamw, cross_entropy, first_state, make_train_step
+from .training import cross_entropy, train_example
 from .transformer import attend, cast
 
 Array = jax.Array
@@ -130,24 +129,9 @@ def batch(config: Config, key: Array) -> dict[str, Array]:
     return {"images": jax.random.normal(key, shape), "labels": labels}
 
 
-def train_state(config: Config, key: Array) -> TrainState:
-    """Parameters, AdamW moments and step count."""
-    return first_state(init(config, key), adamw())
-
-
-def train_step(config: Config) -> Callable[[TrainState, Any], tuple[TrainState, Array]]:
-    """A function (state, batch) -> (next state, loss); donate the state."""
-    return make_train_step(partial(loss, config), adamw())
-
-
 def train(config: Config, name: str = "vit_train") -> Example:
     """One AdamW step as an example."""
-    return Example(
-        name=name,
-        fn=train_step(config),
-        make=lambda key: (train_state(config, key), batch(config, key)),
-        donate_argnums=(0,),
-    )
+    return train_example(config, name, init=init, loss=loss, batch=batch)
 
 
 def infer(config: Config, name: str = "vit_forward") -> Example:

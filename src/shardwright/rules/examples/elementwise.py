@@ -5,20 +5,11 @@
 # ruff: noqa: E501
 from __future__ import annotations
 
-from typing import Any
-
 import jax.numpy as jnp
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
-from shardwright import _jax
-from shardwright.rules.examples.example import Example
-
-
-def bind(name: str, **params: Any) -> Any:
-    """The primitive itself, for those that no public function names."""
-    return lambda *operands: _jax.primitives()[name].bind(*operands, **params)
-
+from shardwright.rules.examples.example import Example, bind
 
 _UNARY = {
     "abs": lax.abs, "acos": lax.acos, "asin": lax.asin, "asinh": lax.asinh,

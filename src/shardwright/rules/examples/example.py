@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from shardwright import _jax
 from shardwright.rules.rule import OpShape, TensorShape
 
 _DTYPES = {
@@ -37,6 +38,11 @@ class Example:
     @property
     def title(self) -> str:
         return " ".join(part for part in (self.primitive, self.args, self.note) if part)
+
+
+def bind(name: str, **params: Any) -> Callable[..., Any]:
+    """The primitive itself, for those that no public function names."""
+    return lambda *operands: _jax.primitives()[name].bind(*operands, **params)
 
 
 class Isolated(NamedTuple):

@@ -14,8 +14,7 @@ from jax.experimental.custom_partitioning import custom_partitioning
 from jax.experimental.layout import Layout, with_layout_constraint
 from jax.sharding import PartitionSpec
 
-from shardwright.rules.examples.elementwise import bind
-from shardwright.rules.examples.example import Example
+from shardwright.rules.examples.example import Example, bind
 
 
 def _constrained(x: Any) -> Any:

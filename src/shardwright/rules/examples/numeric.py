@@ -11,8 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from shardwright.rules.examples.elementwise import bind
-from shardwright.rules.examples.example import Example
+from shardwright.rules.examples.example import Example, bind
 
 
 def _pool(window: tuple[int, ...], strides: tuple[int, ...], padding: str = "VALID", by: Any = lax.add) -> Any:

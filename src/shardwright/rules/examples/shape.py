@@ -8,8 +8,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jax import lax
 
-from shardwright.rules.examples.elementwise import bind
-from shardwright.rules.examples.example import Example
+from shardwright.rules.examples.example import Example, bind
 
 EXAMPLES = [
     Example("reshape", lambda x: x.reshape(2, 2, 8), "f32[4,8]", "([ij,k])->([i,j,k]) {i=2,j=2,k=8}", "split"),

@@ -1,0 +1,78 @@
+"""A table that is looked up and multiplied with: its gradient's two parts are reduced as one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import shardwright as sw
+
+BATCH, SEQ, VOCAB, WIDTH = 512, 64, 48, 16
+TABLE = 4 * VOCAB * WIDTH  # bytes
+
+
+def rows(table: Any, tokens: Any) -> Any:
+    return table[tokens]
+
+
+def one_hot(table: Any, tokens: Any) -> Any:
+    return jax.nn.one_hot(tokens, VOCAB, dtype=table.dtype) @ table
+
+
+def straight(x: Any, table: Any) -> Any:
+    return jnp.einsum("bsd,vd->bsv", x, table)
+
+
+def transposed(x: Any, table: Any) -> Any:
+    return x @ table.T
+
+
+def gradient(look_up: Any, logits: Any) -> Any:
+    def loss(table: Any, tokens: Any) -> Any:
+        return jnp.sum(jnp.sin(logits(jnp.tanh(look_up(table, tokens)), table)))
+
+    return jax.grad(loss)
+
+
+ARGS = (
+    jax.ShapeDtypeStruct((VOCAB, WIDTH), jnp.float32),
+    jax.ShapeDtypeStruct((BATCH, SEQ), jnp.int32),
+)
+
+
+@pytest.mark.parametrize(
+    "look_up, logits", [(rows, straight), (rows, transposed), (one_hot, transposed)]
+)
+@pytest.mark.parametrize(
+    "mesh, tactics, moved",
+    [
+        ({"data": 8}, [sw.DataParallel("data")], {("all-reduce", ("data",)): TABLE}),
+        (
+            {"x": 4, "y": 2}, [sw.DataParallel("x"), sw.Pin("tokens", 1, "y")],
+            {("all-reduce", ("x", "y")): TABLE},
+        ),
+        (
+            {"data": 4, "model": 2}, [sw.DataParallel("data"), sw.Pin("table", 0, "model")],
+            {("all-reduce", ("data",)): TABLE // 2},
+        ),
+        # The new table is kept in parts: the sum is scattered.
+        (
+            {"data": 8}, [sw.DataParallel("data"), sw.Pin("table", 1, "data")],
+            {("reduce-scatter", ("data",)): TABLE},
+        ),
+    ],
+)  # fmt: skip
+def test_tied_gradient(look_up: Any, logits: Any, mesh: Any, tactics: Any, moved: Any) -> None:
+    fn = gradient(look_up, logits)
+    plan = sw.partition(fn, *ARGS, mesh=mesh, device="tpu-v5e", tactics=tactics)
+    reduced = {
+        (row.kind, tuple(row.axes)): row.bytes * row.count
+        for row in plan.collectives
+        if row.kind in ("all-reduce", "reduce-scatter") and tuple(row.axes) != ("model",)
+    }
+    assert reduced == moved
+    result = plan.verify(run=True)
+    assert result.ok, str(result)

@@ -1,0 +1,42 @@
+"""The folders are the pipeline: a stage imports only stages above it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "shardwright"
+
+# In order of import. `rules` stands first: a Program's ops have rules, which know no Program.
+STAGES = ("rules", "program", "analysis", "spmd", "cost", "search", "lowering", "report")
+EVERYWHERE = {"errors", "mesh", "_jax"}
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Names of the modules of this package that a module needs to be imported itself."""
+    for node in ast.parse(path.read_text()).body:  # not: inside functions or TYPE_CHECKING
+        if isinstance(node, ast.ImportFrom) and node.module == "shardwright":
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("shardwright."):
+            yield (node.module or "").split(".")[1]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stage_imports_only_stages_above_it(stage: str) -> None:
+    above = {*EVERYWHERE, *STAGES[: STAGES.index(stage) + 1]}
+    for path in (SOURCE / stage).rglob("*.py"):
+        below = set(imported(path)) - above
+        assert not below, f"{path.relative_to(SOURCE)} imports {', '.join(sorted(below))}"
+
+
+def test_every_folder_is_a_stage_or_the_zoo() -> None:
+    folders = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
+    assert folders == {*STAGES, "zoo"}
+
+
+def test_one_door_to_the_internals_of_jax() -> None:
+    inside = [path.name for path in SOURCE.rglob("*.py") if "jax._src" in path.read_text()]
+    assert inside == ["_jax.py"]
