@@ -6,6 +6,7 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
@@ -114,3 +115,23 @@ def test_saved_plans_of_a_check_know_static_and_donated_arguments(tmp_path: Path
 def test_bad_shardings(specs: tuple[object, ...], text: str) -> None:
     with pytest.raises(sw.ShardwrightError, match=text):
         sw.check(mlp, *arguments(), mesh=MESH, in_shardings=specs, device="h100")
+
+
+def test_what_was_given_by_hand_survives_a_file(tmp_path: Path) -> None:
+    """Two arguments of one form, split otherwise: a search would not tell them apart."""
+
+    def add(a: jax.Array, n: int, b: jax.Array) -> jax.Array:
+        return jnp.tanh(a) * n + b
+
+    x = jnp.arange(128.0).reshape(16, 8)
+    judged = sw.check(
+        add, x, 3, x, mesh=MESH, in_shardings=(P("data"), P("model")), static_argnums=1, seconds=0.2
+    )
+    judged.plan.save(tmp_path / "plan.json")
+    loaded = sw.load(tmp_path / "plan.json").bind(add, x, 3, x)
+    assert [s.spec for s in loaded.in_shardings()] == [P("data"), P("model")]
+    assert str(loaded.ir()) == str(judged.plan.ir())
+    assert judged.better is not None
+    judged.better.save(tmp_path / "plan.json")
+    run = sw.load(tmp_path / "plan.json").jit(add)
+    np.testing.assert_allclose(run(x, 3, x), add(x, 3, x), rtol=1e-6)

@@ -1,5 +1,6 @@
 """Shardwright decides how to split a JAX program over a mesh of devices."""
 
+from shardwright._version import __version__
 from shardwright.api import analyze, jit, partition
 from shardwright.check import check
 from shardwright.cost.devices import Device, devices
@@ -22,10 +23,8 @@ from shardwright.search import (
     ZeRO,
 )
 
-__version__ = "0.1.0"
-
 __all__ = [
     "FSDP", "ContextParallel", "DataParallel", "Device", "ExpertParallel", "Limit", "Megatron",
     "Mesh", "Pin", "Plan", "Replicate", "Search", "SequenceParallel", "ShardwrightError", "ZeRO",
-    "analyze", "check", "devices", "jit", "load", "partition", "rule", "trace",
+    "__version__", "analyze", "check", "devices", "jit", "load", "partition", "rule", "trace",
 ]  # fmt: skip

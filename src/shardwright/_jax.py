@@ -64,19 +64,65 @@ def without_refs(closed: Any) -> Any:
     return closed
 
 
+def abstract_mesh(sizes: tuple[int, ...], names: tuple[str, ...]) -> Any:
+    """A mesh without devices, with automatic axes."""
+    types = (jax.sharding.AxisType.Auto,) * len(names)
+    return jax.sharding.AbstractMesh(sizes, names, axis_types=types)
+
+
 def automatic(mesh: Any) -> Any:
     """The abstract mesh with automatic axes."""
-    types = (jax.sharding.AxisType.Auto,) * len(mesh.axis_names)
+    return abstract_mesh(mesh.axis_sizes, mesh.axis_names)
+
+
+def explicit(mesh: Any) -> Any:
+    """The abstract mesh with explicit axes."""
+    types = (jax.sharding.AxisType.Explicit,) * len(mesh.axis_names)
     return jax.sharding.AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types=types)
 
 
+def no_mesh_set() -> Any:
+    """A context without the user's mesh."""
+    return jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ()))
+
+
+def is_explicit(around: Any, mesh: Any) -> bool:
+    """Whether the mesh around has the axes of `mesh`, some of them explicit."""
+    explicit = jax.sharding.AxisType.Explicit
+    return explicit in around.axis_types and list(around.shape.items()) == list(mesh.shape.items())
+
+
+def has_explicit_types(closed: Any) -> bool:
+    """Whether a jaxpr was traced under explicit axes: its types say how values are split."""
+    explicit = jax.sharding.AxisType.Explicit
+    made = (v for eqn in closed.jaxpr.eqns for v in eqn.outvars)
+    return any(
+        explicit in v.aval.sharding.mesh.axis_types for v in made if hasattr(v.aval, "sharding")
+    )
+
+
+# What JAX says of a sharding that the mesh around it does not allow.
+_OTHER_MESH = (
+    "requires a non-empty mesh", "not under a mesh context", "context mesh cannot be empty",
+    "axis names that are of type Auto", "Please set a mesh via `jax.set_mesh`",
+)  # fmt: skip
+
+
+def wants_another_mesh(error: BaseException) -> bool:
+    """Whether JAX refused a sharding because no mesh is set, or one with other axis types."""
+    return any(text in str(error) for text in _OTHER_MESH)
+
+
 def opened(eqn: Any) -> Any:
-    """The jaxpr that JAX lowers a sparse primitive to; None for every other equation."""
+    """The jaxpr that JAX lowers a sparse primitive or a run_state to; None for other equations."""
     name = eqn.primitive.name
-    if not name.startswith(("bcoo_", "bcsr_")):
+    if name == "run_state":  # its references as plain values
+        compute = eqn.primitive.impl
+    elif name.startswith(("bcoo_", "bcsr_")):
+        module = importlib.import_module(f"jax.experimental.sparse.{name[:4]}")
+        compute = getattr(module, f"_{name}_impl", None)
+    else:
         return None
-    module = importlib.import_module(f"jax.experimental.sparse.{name[:4]}")
-    compute = getattr(module, f"_{name}_impl", None)
     if compute is None:
         return None
 
@@ -84,8 +130,11 @@ def opened(eqn: Any) -> Any:
         out = compute(*arrays, **eqn.params)
         return list(out) if eqn.primitive.multiple_results else [out]
 
-    with eqn.ctx.manager:  # the same ops wherever it is opened
-        return retrace(call, [v.aval for v in eqn.invars])
+    try:
+        with eqn.ctx.manager:  # the same ops wherever it is opened
+            return retrace(call, [v.aval for v in eqn.invars])
+    except NotImplementedError:  # references to what only a kernel has
+        return None
 
 
 def is_jitted(fn: Any) -> bool:
@@ -252,9 +301,10 @@ def bind(eqn: Any, args: list[Any], **changes: Any) -> list[Any]:
     """Evaluates an equation on these arguments, with some of its parameters replaced.
 
     The mesh around it is the one that is set here, with automatic axes: shardings that the
-    equation was given for its result under a mesh with explicit axes mean nothing there.
+    equation was given for its result under a mesh with explicit axes mean nothing there. A
+    constraint of the user's is in the plan already; it would take back what the plan splits more.
     """
-    if eqn.primitive.name == "reshard":
+    if eqn.primitive.name == "reshard" or _only_splits(eqn):
         return list(args)
     if eqn.primitive.name not in _SHARDING_OPS:
         changes |= {p: None for p in ("sharding", "out_sharding") if eqn.params.get(p) is not None}
@@ -270,12 +320,20 @@ def bind(eqn: Any, args: list[Any], **changes: Any) -> list[Any]:
     return list(out) if eqn.primitive.multiple_results else [out]
 
 
+def _only_splits(eqn: Any) -> bool:
+    """Whether an equation is a constraint that says how to split, not which layout or memory."""
+    if eqn.primitive.name != "sharding_constraint" or eqn.params["layout"] is not None:
+        return False
+    return eqn.params["sharding"].memory_kind in (None, "device")
+
+
 def retrace(fn: Callable[..., list[Any]], avals: list[Any]) -> Any:
     """The closed jaxpr of `fn`, which returns a list, on arguments of these abstract types."""
-    return jax.make_jaxpr(fn)(*[_struct(aval) for aval in avals])
+    return jax.make_jaxpr(fn)(*[struct(aval) for aval in avals])
 
 
-def _struct(aval: Any) -> Any:
+def struct(aval: Any) -> Any:
+    """An abstract type as jax.eval_shape gives it."""
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
 
 

@@ -1,10 +1,15 @@
-"""The public functions; partition() is the whole pipeline on one page."""
+"""The public functions; plan_call() is the whole pipeline on one page."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+import types
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
+
+import jax
+import numpy as np
 
 from shardwright.analysis.analysis import Analysis, analyze_program, check_labels
 from shardwright.cost.devices import Device
@@ -14,15 +19,18 @@ from shardwright.errors import ShardwrightError
 from shardwright.lowering.jit import PlannedFunction
 from shardwright.mesh import Mesh
 from shardwright.plan import Bound, Plan
-from shardwright.program.tracing import trace
+from shardwright.program.arguments import asks_which
+from shardwright.program.tracing import trace_call
 from shardwright.record import build_record
 from shardwright.search import Found, Tactic
 from shardwright.search.meshes import candidate_meshes, search_meshes
 from shardwright.search.unshare import unshare_where_it_pays
 
 
+@asks_which
 def analyze(
     fn: Callable[..., Any],
+    /,
     *args: Any,
     static_argnums: int | Sequence[int] = (),
     donate_argnums: int | Sequence[int] = (),
@@ -35,18 +43,17 @@ def analyze(
     `labels` gives groups names of your own: {"d_ff": "state.params['layers'][*]['w1'][1]"}.
     With a `mesh`, groups that none of its axes divides are set aside.
     """
-    program = trace(
-        fn, *args, static_argnums=static_argnums, donate_argnums=donate_argnums, **kwargs
-    )
-    analysis = analyze_program(
-        program, labels, axis_sizes=Mesh.of(mesh).sizes if mesh is not None else ()
-    )
+    axes = None if mesh is None else Mesh.of(mesh)
+    program = trace_call(fn, args, kwargs, static_argnums, donate_argnums, axes)
+    analysis = analyze_program(program, labels, axis_sizes=axes.sizes if axes else ())
     check_labels(analysis, labels or {})
     return analysis
 
 
+@asks_which
 def partition(
     fn: Callable[..., Any],
+    /,
     *args: Any,
     mesh: Any,
     device: str | Device = "tpu-v5e",
@@ -73,15 +80,44 @@ def partition(
     - `unshare`: let single layers differ from their like where that pays;
     - `overlap`: the part of the shorter of compute and links that hides behind the longer.
     """
-    program = trace(                                    # ops, values, source lines, argument paths
-        fn, *args, static_argnums=static_argnums, donate_argnums=donate_argnums, **kwargs
+    return plan_call(
+        fn, args, kwargs, mesh=mesh, device=device, memory=memory, tactics=tactics,
+        seconds=seconds, seed=seed, donate_argnums=donate_argnums, static_argnums=static_argnums,
+        progress=progress, labels=labels, devices=devices, unshare=unshare, overlap=overlap,
+    )  # fmt: skip
+
+
+def plan_call(
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    mesh: Any,
+    device: str | Device,
+    memory: int | float | None,
+    tactics: Sequence[Tactic] | Tactic | None,
+    seconds: float | None,
+    seed: int,
+    donate_argnums: int | Sequence[int],
+    static_argnums: int | Sequence[int],
+    progress: Callable[[Any], None] | None,
+    labels: Mapping[str, str] | None,
+    devices: int | None,
+    unshare: bool,
+    overlap: float,
+) -> Plan:
+    """The whole pipeline: partition() of one call, whatever its arguments are called."""
+    tactics = [tactics] if isinstance(tactics, Tactic) else tactics
+    _check_options(memory, seconds, seed, overlap, labels, tactics)
+    chip = find_device(device)
+    shapes = candidate_meshes(mesh, chip, devices)
+    program = trace_call(                               # ops, values, source lines, argument paths
+        fn, args, kwargs, static_argnums, donate_argnums, max(shapes, key=lambda m: len(m.axes))
     )  # fmt: skip
     analysis = analyze_program(program, labels)  # what may be decided
     check_labels(analysis, labels or {})
-    chip = find_device(device)
-    tactics = [tactics] if isinstance(tactics, Tactic) else tactics
     model, found, meshes = _search(                     # the best decisions, and how good they are
-        analysis, mesh, chip, devices, memory=_bytes(memory), tactics=tactics, seconds=seconds,
+        analysis, shapes, chip, memory=_bytes(memory), tactics=tactics, seconds=seconds,
         seed=seed, progress=progress, overlap=overlap,
     )  # fmt: skip
     apart: list[tuple[int, int]] = []
@@ -101,12 +137,10 @@ def partition(
 
 
 def _search(
-    analysis: Analysis, mesh: Any, device: Device, devices: int | None, **options: Any
+    analysis: Analysis, meshes: Sequence[Mesh], device: Device, **options: Any
 ) -> tuple[CostModel, Found, list[dict[str, Any]]]:
     """(model, decisions, table of mesh shapes) for one mesh, or for the best of many."""
-    model, found, shapes = search_meshes(
-        analysis, candidate_meshes(mesh, device, devices), device, **options
-    )
+    model, found, shapes = search_meshes(analysis, meshes, device, **options)
     rows = [
         {
             "mesh": dict(row.mesh.shape), "searched": row.searched, "why": row.why,
@@ -140,6 +174,7 @@ def describe(found: Found, meshes: list[dict[str, Any]], memory: float | None) -
             "memory": None if memory is None else int(memory),
         },
         "meshes": meshes,
+        "notes": list(found.notes),
     }  # fmt: skip
 
 
@@ -155,21 +190,73 @@ def numbers(argnums: int | Sequence[int]) -> list[int]:
 def _bytes(memory: int | float | None) -> int | None:
     if memory is None:
         return None
-    if memory <= 0:
-        raise ShardwrightError(
-            f"memory must be a positive number of bytes, got {memory}", try_="memory=16e9"
-        )
+    _check_number("memory", memory, "a positive number of bytes", "16e9", least=1)
     return int(memory)
+
+
+def _check_number(
+    name: str, given: Any, what: str, example: str, *, least: float = 0, most: float = 1e30
+) -> None:
+    """Raises unless the option is a number in its range."""
+    is_number = isinstance(given, int | float | np.number) and not isinstance(given, bool)
+    if not is_number or not least <= given <= most:
+        raise ShardwrightError(
+            f"{name} must be {what}, got {given!r:.60}", try_=f"{name}={example}"
+        )
+
+
+def _check_options(
+    memory: Any, seconds: Any, seed: Any, overlap: Any, labels: Any, tactics: Any
+) -> None:
+    """Raises for an option that would only fail, or mislead, after the program is traced."""
+    _bytes(memory)
+    if seconds is not None:
+        _check_number("seconds", seconds, "a number of seconds", "10")
+    _check_number("overlap", overlap, "a part of 1", "0.5", most=1)
+    if not isinstance(seed, int | np.integer):
+        raise ShardwrightError(f"seed must be an integer, got {seed!r:.60}", try_="seed=0")
+    _check_number("seed", seed, "an integer from 0 on", "0")
+    if labels is not None and not isinstance(labels, Mapping):
+        raise ShardwrightError(
+            f"labels must map a label to a dim, got {labels!r:.60}",
+            try_="""{"d_ff": "state.params['layers'][*]['w1'][1]"}""",
+        )
+    if isinstance(tactics, str) or (tactics is not None and not isinstance(tactics, Iterable)):
+        raise ShardwrightError(
+            f"not a tactic: {tactics!r:.60}", try_='DataParallel("data"), Search(axes=["model"])'
+        )
+
+
+# {option of partition(): its default}
+PARTITION_OPTIONS: dict[str, Any] = {
+    p.name: p.default
+    for p in inspect.signature(partition).parameters.values()
+    if p.kind is p.KEYWORD_ONLY
+}
+
+BY_NAME = ("static_argnames", "donate_argnames")
 
 
 def jit(fn: Callable[..., Any] | None = None, **options: Any) -> Any:
     """`fn`, planned on its first call: @sw.jit(mesh={"data": 8}, device="h100").
 
-    Takes what partition() takes. `.plan(*args)` gives the plan without running it.
+    Takes what partition() takes, and `static_argnames` and `donate_argnames` as jax.jit does.
+    `.plan(*args)` gives the plan without running it.
     """
+    known = (*PARTITION_OPTIONS, "jax_mesh", *BY_NAME)
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        raise ShardwrightError(
+            f"sw.jit has no option {unknown[0]!r}", try_=", ".join(PARTITION_OPTIONS)
+        )
+    if "mesh" not in options:
+        raise ShardwrightError(
+            "sw.jit needs a mesh", try_='@sw.jit(mesh={"data": 8}), or sw.jit(fn, mesh=jax_mesh)'
+        )
     if fn is None:
         return functools.partial(jit, **options)
-    return PlannedOnCall(fn, options)
+    by_name = {name: options.pop(name) for name in BY_NAME if name in options}
+    return PlannedOnCall(jax.jit(fn, **by_name) if by_name else fn, options)
 
 
 class PlannedOnCall:
@@ -177,12 +264,20 @@ class PlannedOnCall:
 
     def __init__(self, fn: Callable[..., Any], options: dict[str, Any]) -> None:
         self.fn = fn
-        self._jax_mesh = options.pop("jax_mesh", None)
-        self._options = options
+        given = {**PARTITION_OPTIONS, **options}
+        self._jax_mesh = given.pop("jax_mesh", None)
+        self._options = given
         self._ready: list[tuple[Plan, PlannedFunction]] = []
         functools.update_wrapper(self, fn, updated=())
 
-    def plan(self, *args: Any, **kwargs: Any) -> Plan:
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """A method of the class it is defined in, as functions are."""
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __repr__(self) -> str:
+        return f"<{getattr(self.fn, '__name__', self.fn)}, planned when called>"
+
+    def plan(self, /, *args: Any, **kwargs: Any) -> Plan:
         """The plan for these arguments."""
         return self._for(args, kwargs)[0]
 
@@ -190,18 +285,18 @@ class PlannedOnCall:
         for plan, planned in self._ready:
             if plan.fits(args, kwargs):
                 return plan, planned
-        plan = partition(self.fn, *args, **self._options, **kwargs)
+        plan = plan_call(self.fn, args, kwargs, **self._options)
         planned = plan.jit(self.fn, mesh=self._jax_mesh)
         self._ready.append((plan, planned))
         return plan, planned
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return self._for(args, kwargs)[1](*args, **kwargs)
 
-    def lower(self, *args: Any, **kwargs: Any) -> Any:
+    def lower(self, /, *args: Any, **kwargs: Any) -> Any:
         """As jax.jit(fn).lower."""
         return self._for(args, kwargs)[1].lower(*args, **kwargs)
 
-    def trace(self, *args: Any, **kwargs: Any) -> Any:
+    def trace(self, /, *args: Any, **kwargs: Any) -> Any:
         """As jax.jit(fn).trace."""
         return self._for(args, kwargs)[1].trace(*args, **kwargs)

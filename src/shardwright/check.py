@@ -19,7 +19,8 @@ from shardwright.errors import ShardwrightError
 from shardwright.in_shardings import Given, resolve
 from shardwright.mesh import Mesh
 from shardwright.plan import Bound, Plan
-from shardwright.program.tracing import trace
+from shardwright.program.arguments import asks_which
+from shardwright.program.tracing import trace_call
 from shardwright.program.types import Program
 from shardwright.record import build_record
 from shardwright.search import Found, search
@@ -58,8 +59,10 @@ class Check:
         return format_check(self)
 
 
+@asks_which
 def check(
     fn: Callable[..., Any],
+    /,
     *args: Any,
     mesh: Any,
     in_shardings: Any,
@@ -76,10 +79,8 @@ def check(
     Intermediates are assumed to follow the arguments in the cheapest way; a compiler left to
     itself may do worse. `.plan` holds that way, ready to run. Keyword arguments count as whole.
     """
-    program = trace(
-        fn, *args, static_argnums=static_argnums, donate_argnums=donate_argnums, **kwargs
-    )
     axes, chip = Mesh.of(mesh), find_device(device)
+    program = trace_call(fn, args, kwargs, static_argnums, donate_argnums, axes)
     analysis = analyze_program(program)
     given, warnings = resolve(program, args, in_shardings, axes)
     pinned = dict(given)
@@ -95,10 +96,10 @@ def check(
         )
     warnings += large_replicated(program, given)
 
-    def as_plan(model: CostModel, found: Found, tactics: list[str]) -> Plan:
+    def as_plan(model: CostModel, found: Found, **more: Any) -> Plan:
         options = {
             "static_argnums": numbers(static_argnums), "donate_argnums": numbers(donate_argnums),
-            "labels": {}, "seed": 0, "tactics": tactics,
+            "labels": {}, "seed": 0, "tactics": [], **more,
         }  # fmt: skip
         record = build_record(
             program.name, model, found.state, found=describe(found, [], memory), options=options
@@ -107,11 +108,12 @@ def check(
 
     by_hand = ("given by hand",)
     own = Found(state, dict(model.overrides), cost, Certificate.none(), {}, 0, by_hand)
-    plan, better = as_plan(model, own, [*by_hand]), None
+    kept = {str(v): [list(d) for d in dims] for v, dims in pinned.items()}
+    plan, better = as_plan(model, own, tactics=[*by_hand], pinned=kept), None
     if compare:
         free = CostModel(analysis, axes, chip)
         found = _better(free, cost, limit, seconds)
-        better = as_plan(free, found, []) if found is not None else None
+        better = as_plan(free, found) if found is not None else None
     return Check(cost, breakdown, model_collectives(model, state), warnings, plan, better)
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
+from shardwright import _jax
 from shardwright.analysis.analysis import Analysis, analyze_program
 from shardwright.analysis.unshare import unshare_all
 from shardwright.cost.cost import Cost
@@ -17,23 +17,17 @@ from shardwright.cost.devices import Device
 from shardwright.cost.model import CostModel, model_ir
 from shardwright.errors import ShardwrightError
 from shardwright.lowering.apply import check_types
-from shardwright.lowering.jit import PlannedFunction, jax_mesh, sharding
+from shardwright.lowering.jit import PlannedFunction, as_set, jax_mesh, sharding
 from shardwright.lowering.steps import Steps, make_steps, partition_spec
 from shardwright.mesh import Mesh
-from shardwright.program.arguments import Signature, sign
+from shardwright.program.arguments import Signature, check_callable, sign
 from shardwright.program.fingerprint import argument_types, fingerprint
 from shardwright.program.tracing import build, trace_jaxpr
 from shardwright.program.types import Program, format_type
-from shardwright.record import VERSION
+from shardwright.record import call_record, read_record, spec_records, write_record
 from shardwright.search.exact import Certificate
 from shardwright.spmd.decisions import Entry, State
 from shardwright.spmd.ir import Collective, Ir
-
-# What a plan cannot be read without.
-_NEEDED = (
-    "fingerprint", "ops", "arguments", "mesh", "device", "options", "decisions", "overrides",
-    "specs", "cost", "collectives",
-)  # fmt: skip
 
 
 class Plan:
@@ -125,27 +119,43 @@ class Plan:
     def jit(self, fn: Callable[..., Any] | None = None, *, mesh: Any = None) -> PlannedFunction:
         """`fn` as a jitted function that runs as planned, on the current devices or `mesh`."""
         fn = fn if fn is not None else self._require("jit() without a function").fn
+        check_callable(fn)
         return PlannedFunction(
             fn, jax_mesh(self.mesh, mesh),
             lambda args, kwargs: self.bind(fn, *args, **kwargs)._ready(),
         )  # fmt: skip
 
-    def bind(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Plan:
+    def bind(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Plan:
         """The plan tied to a function and arguments; says what changed when they do not match."""
         options = self.record["options"]
         bound = self._bound
         if bound is not None and bound.fn is fn and self.fits(args, kwargs):
             return self
-        signature = sign(
-            fn, args, kwargs, tuple(options["static_argnums"]), tuple(options["donate_argnums"])
-        )
-        program = build(trace_jaxpr(fn, signature, signature.leaves(args, kwargs)), signature)
+        signature = self._sign(fn, args, kwargs)
+        leaves = signature.leaves(args, kwargs)
+        self._check_arguments(signature.name, _types(signature, leaves))
+        program = build(trace_jaxpr(fn, signature, leaves), signature)
         self._check_matches(program)
         analysis = analyze_program(program, options.get("labels") or None)
         analysis = unshare_all(analysis, options.get("unshared", []))
-        model = CostModel(analysis, self.mesh, self.device, overlap=self.record["cost"]["overlap"])
+        pinned = {
+            int(value): tuple(map(tuple, dims)) for value, dims in options.get("pinned", {}).items()
+        }
+        model = CostModel(
+            analysis, self.mesh, self.device, overlap=self.cost.overlap, pinned=pinned
+        )
         model.overrides = {int(layout): tuple(p) for layout, p in self.record["overrides"].items()}
-        return Plan(self.record, Bound(fn, program, model, _to_state(self.decisions, analysis)))
+        state = _to_state(self.decisions, analysis)
+        self._check_specs(model, state)
+        record = self.record | {"call": call_record(program)}
+        return Plan(record, Bound(fn, program, model, state))
+
+    def _sign(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Signature:
+        options, mesh = self.record["options"], self.mesh
+        return sign(
+            fn, args, kwargs, options["static_argnums"], options["donate_argnums"],
+            _jax.abstract_mesh(mesh.sizes, mesh.names),
+        )  # fmt: skip
 
     def fits(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether these arguments have the structure, shapes and dtypes the plan was made for."""
@@ -157,8 +167,9 @@ class Plan:
         got = [format_type(jax.typeof(x)) for x in leaves]
         return got == list(self._bound.steps.types.values())
 
-    def _check_matches(self, program: Program) -> None:
-        planned, now = self.record["arguments"], argument_types(program)
+    def _check_arguments(self, name: str, now: Mapping[str, str]) -> None:
+        """Raises unless a call has the planned arguments, {path: type}."""
+        planned = self.record["arguments"]
         changes = [
             f"{p}: was {planned[p]}, is {now[p]}"
             for p in planned
@@ -166,24 +177,37 @@ class Plan:
         ]
         changes += [f"{p}: {planned[p]} is gone" for p in planned if p not in now]
         changes += [f"{p}: {now[p]} is new" for p in now if p not in planned]
-        planned_ops, ops = self.record["ops"], len(program.ops)
-        if not changes and fingerprint(program) != self.record["fingerprint"]:
-            words, numbers = ("an array", "a Python number"), self.record.get("numbers", ())
-            changes = [
-                f"{path}: was {words[path in numbers]}, is {words[weak]}: another dtype may result"
-                for path, weak in zip(now, program.signature.weak, strict=True)
-                if weak != (path in numbers)
-            ]
-            if not changes and planned_ops == ops:
-                changes = [f"the computation: {ops} ops as before, but not the same ones"]
-            elif not changes:
-                changes = [f"the computation: was {planned_ops} ops, is {ops}"]
         if changes:
-            more = f"\n... and {len(changes) - 8} more" if len(changes) > 8 else ""
+            raise _another_program(name, changes)
+
+    def _check_matches(self, program: Program) -> None:
+        """Raises unless a program has the planned ops; its arguments have been checked."""
+        if fingerprint(program) == self.record["fingerprint"]:
+            return
+        words, numbers = ("an array", "a Python number"), self.record.get("numbers", ())
+        changes = [
+            f"{path}: was {words[path in numbers]}, is {words[weak]}: another dtype may result"
+            for path, weak in zip(argument_types(program), program.signature.weak, strict=True)
+            if weak != (path in numbers)
+        ]
+        planned_ops, ops = self.record["ops"], len(program.ops)
+        if not changes and planned_ops == ops:
+            changes = [f"the computation: {ops} ops as before, but not the same ones"]
+        elif not changes:
+            changes = [f"the computation: was {planned_ops} ops, is {ops}"]
+        raise _another_program(program.name, changes)
+
+    def _check_specs(self, model: CostModel, state: State) -> None:
+        """The decisions must mean what they meant to the version that wrote them."""
+        try:
+            now = dict(zip(("specs", "result_specs"), spec_records(model, state), strict=True))
+        except IndexError:  # an override of something that is not there
+            now = {}
+        if now != {key: self.record[key] for key in ("specs", "result_specs")}:
             raise ShardwrightError(
-                f"this plan was made for another program than {program.name}",
-                changed="\n".join(changes[:8]) + more,
-                try_="partition() again, or pass the function and shapes it was made for",
+                "the decisions of this plan mean another sharding here than when it was made",
+                by=f"Shardwright {self.record.get('shardwright', 'of another version')}",
+                try_="plan again, or use the Shardwright that wrote it",
             )
 
     def _ready(self) -> tuple[Signature, Steps]:
@@ -212,25 +236,33 @@ class Plan:
         on = jax_mesh(self.mesh, mesh)
         return bound.program.signature.output.build([sharding(on, s) for s in bound.steps.outputs])
 
-    def place(self, *args: Any, mesh: Any = None, **kwargs: Any) -> Any:
-        """The arguments on the devices, split as planned; one argument gives one value back."""
-        on = jax_mesh(self.mesh, mesh)
-        options = self.record["options"]
-        if self._bound is not None:
-            signature = self._bound.program.signature
+    def place(self, /, *args: Any, mesh: Any = None, **kwargs: Any) -> Any:
+        """The arguments on the devices, split as planned; one argument gives one value back.
+
+        A jax.ShapeDtypeStruct gets its sharding, to restore a checkpoint into, say.
+        """
+        on, bound = as_set(jax_mesh(self.mesh, mesh)), self._bound
+        if bound is None:
+            signature = self._sign(lambda *a, **k: None, args, kwargs)
         else:
-            signature = sign(lambda *a, **k: None, args, kwargs, tuple(options["static_argnums"]))
+            signature = bound.program.signature
+            if signature.match(args, kwargs) is None:  # by name perhaps, or something else
+                signature = self._sign(bound.fn, args, kwargs)
         leaves = signature.leaves(args, kwargs)
-        specs = list(self.specs().values())
-        if len(leaves) != len(specs):
-            raise ShardwrightError(
-                f"the plan has {len(specs)} argument leaves, got {len(leaves)}",
-                try_="pass the arguments the plan was made for, all of them and in order",
-            )
-        check_types(self.record["arguments"], [format_type(jax.typeof(x)) for x in leaves])
+        types, specs = _types(signature, leaves), self.specs()
+        if bound is not None:
+            self._check_arguments(signature.name, types)
+            wanted = [specs[path] for path in signature.paths]
+        else:  # the file has no function to say what is called how
+            if len(leaves) != len(specs):
+                raise ShardwrightError(
+                    f"the plan has {len(specs)} argument leaves, got {len(leaves)}",
+                    try_="pass the arguments the plan was made for, all of them and in order",
+                )
+            check_types(self.record["arguments"], list(types.values()))
+            wanted = list(specs.values())
         placed = [
-            jax.device_put(leaf, NamedSharding(on, spec))
-            for leaf, spec in zip(leaves, specs, strict=True)
+            _put(leaf, NamedSharding(on, spec)) for leaf, spec in zip(leaves, wanted, strict=True)
         ]
         out, named = signature.call(placed)
         if named:
@@ -239,25 +271,50 @@ class Plan:
 
     def init(self, fn: Callable[..., Any], *args: Any, argnum: int = 0, mesh: Any = None) -> Any:
         """`fn(*args)`, the argument at `argnum`, created on the devices already split."""
-        shardings = self.in_shardings(mesh)[argnum]
-        return jax.jit(fn, out_shardings=shardings)(*args)
+        bound, on = self._require("init()"), as_set(jax_mesh(self.mesh, mesh))
+        signature = bound.program.signature
+        wanted, _ = signature.call([sharding(on, spec) for spec in bound.steps.inputs])
+        inputs = [bound.program.values[v].type for v in bound.program.inputs]
+        planned, _ = signature.call([jax.ShapeDtypeStruct(t.shape, t.dtype) for t in inputs])
+        if not -len(wanted) <= argnum < len(wanted):
+            raise ShardwrightError(
+                f"{signature.name} has no argument {argnum}",
+                try_=f"argnum from 0 to {len(wanted) - 1}",
+            )
+        made = jax.eval_shape(fn, *args)
+        if _forms(made) != _forms(planned[argnum]):
+            raise ShardwrightError(
+                f"{getattr(fn, '__name__', 'fn')} makes something else than argument {argnum} of"
+                f" {signature.name} ({signature.arguments[argnum]})",
+                planned=_forms(planned[argnum]),
+                got=_forms(made),
+                try_="argnum=..., or plan for what it makes",
+            )
+        return jax.jit(fn, out_shardings=wanted[argnum])(*args)
 
-    def verify(self, target: str | None = None, run: bool = False, **options: Any) -> Any:
-        """Predicted against compiled, for the current devices or a target without hardware."""
+    def verify(self, target: str | None = None, run: bool = False, *, seed: int = 0) -> Any:
+        """Predicted against compiled, for the current devices or a target without hardware.
+
+        `run` also compares results with the unsharded function's, on random arguments.
+        """
         from shardwright.lowering.verify import verify_plan
 
-        return verify_plan(self, target, run=run, **options)
+        return verify_plan(self, target, run=run, seed=seed)
 
     # Files ----------------------------------------------------------------------------------
 
     def save(self, path: str | Path) -> None:
         """Writes the plan as JSON: readable, in program order, safe to diff in review."""
-        Path(path).write_text(json.dumps(self.record, indent=1) + "\n")
+        write_record(self.record, path)
 
     def diff(self, other: Plan) -> str:
         """What another plan does differently, as text; empty when nothing."""
         from shardwright.report.diff import diff_plans
 
+        if not isinstance(other, Plan):
+            raise ShardwrightError(
+                f"a plan differs from plans, not from {other!r:.60}", try_="sw.load(path)"
+            )
         return diff_plans(self.record, other.record)
 
     def to_python(self) -> str:
@@ -291,27 +348,42 @@ class Bound:
 
 def load(path: str | Path) -> Plan:
     """The plan saved at `path`; bind() or jit() check that the program still matches."""
-    try:
-        record = json.loads(Path(path).read_text())
-    except (OSError, ValueError) as error:
+    plan = Plan(read_record(path))
+    try:  # what a report or a run would stumble over
+        _ = plan.mesh, plan.device, plan.cost, plan.collectives, plan.certificate, plan.baselines
+        _ = plan.specs(), plan.result_specs()
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise ShardwrightError(
-            f"cannot read a plan from {path}: {error}", try_="a file written by plan.save()"
+            f"{path} is damaged: {type(error).__name__}: {error}",
+            try_="a file as plan.save() wrote it",
         ) from None
-    version = record.get("version") if isinstance(record, dict) else None
-    if not isinstance(version, int):
-        raise ShardwrightError(f"{path} is not a plan", try_="a file written by plan.save()")
-    if version > VERSION:
-        raise ShardwrightError(
-            f"{path} was written by a newer Shardwright (plan version {version}, this one reads"
-            f" up to {VERSION})",
-            try_="pip install -U shardwright",
-        )
-    missing = [key for key in _NEEDED if key not in record]
-    if missing:
-        raise ShardwrightError(
-            f"{path} is not a plan: it has no {missing[0]!r}", try_="a file written by plan.save()"
-        )
-    return Plan(record)
+    return plan
+
+
+def _another_program(name: str, changes: list[str]) -> ShardwrightError:
+    more = f"\n... and {len(changes) - 8} more" if len(changes) > 8 else ""
+    return ShardwrightError(
+        f"this plan was made for another program than {name}",
+        changed="\n".join(changes[:8]) + more,
+        try_="partition() again, or pass the function and shapes it was made for",
+    )
+
+
+def _types(signature: Signature, leaves: Sequence[Any]) -> dict[str, str]:
+    """{path: type} of the leaves of a call."""
+    types = [format_type(jax.typeof(x)) for x in leaves]
+    return dict(zip(signature.paths, types, strict=True))
+
+
+def _forms(tree: Any) -> Any:
+    """The tree with the type of each array in its place."""
+    return jax.tree.map(lambda x: format_type(x) if hasattr(x, "dtype") else x, tree)
+
+
+def _put(leaf: Any, place: NamedSharding) -> Any:
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place)
+    return jax.device_put(leaf, place)
 
 
 def _to_state(decisions: dict[str, list[dict[str, Any]]], analysis: Analysis) -> State:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 from typing import Any
 
+from shardwright._version import __version__
 from shardwright.analysis.analysis import Analysis
 from shardwright.cost.breakdown import Breakdown, peak_breakdown
 from shardwright.cost.model import CostModel, model_collectives
+from shardwright.errors import ShardwrightError
 from shardwright.lowering.steps import Spec, border_specs
 from shardwright.mesh import Mesh
 from shardwright.program.fingerprint import argument_types, fingerprint, result_types
@@ -16,7 +20,16 @@ from shardwright.search.roles import group_roles
 from shardwright.spmd.decisions import State
 from shardwright.spmd.ir import Collective
 
-VERSION = 1  # of the plan file
+# Of the plan file. 2 says how the function is called, which to_python() needs, and who wrote it.
+VERSION = 2
+
+# What a plan cannot be read without.
+NEEDED = (
+    "program", "fingerprint", "ops", "arguments", "results", "mesh", "device", "options",
+    "decisions", "overrides", "specs", "result_specs", "cost", "collectives", "memory", "groups",
+    "certificate", "baselines", "search", "meshes", "opaque", "replicated",
+)  # fmt: skip
+ASK = "a file written by plan.save()"
 
 
 def build_record(
@@ -24,19 +37,16 @@ def build_record(
 ) -> dict[str, Any]:
     """The plan as plain data."""
     program, analysis = model.analysis.program, model.analysis
-    (inputs, outputs), cost = border_specs(model, state), model.cost(state)
+    (specs, result_specs), cost = spec_records(model, state), model.cost(state)
     roles = group_roles(analysis)
     paths = [program.values[v].path or "" for v in program.inputs]
     record = {
         "version": VERSION,
+        "shardwright": __version__,
         "program": fn_name,
         "fingerprint": fingerprint(program),
         "ops": len(program.ops),
-        "call": {
-            "arguments": list(program.signature.arguments),
-            "static": list(program.signature.static_argnums),
-            "donated": list(program.signature.donated_argnums),
-        },
+        "call": call_record(program),
         "arguments": argument_types(program),
         "numbers": [p for p, weak in zip(paths, program.signature.weak, strict=True) if weak],
         "results": result_types(program),
@@ -45,11 +55,8 @@ def build_record(
         "options": options,
         "decisions": _from_state(model.mesh, analysis, state),
         "overrides": {str(k): list(p) for k, p in sorted(model.overrides.items())},
-        "specs": {p: [list(d) for d in s] for p, s in zip(paths, inputs, strict=True)},
-        "result_specs": {
-            p: [list(d) for d in s]
-            for p, s in zip(program.output_paths, outputs, strict=True)
-        },
+        "specs": specs,
+        "result_specs": result_specs,
         "cost": {
             "compute_s": cost.compute_s, "link_s": cost.link_s, "peak_bytes": cost.peak_bytes,
             "overlap": cost.overlap,
@@ -66,11 +73,74 @@ def build_record(
             for g in analysis.groups
         ],
         "opaque": dict(sorted(program.opaque.items())),
-        "replicated": _large_replicated(program, inputs),
+        "replicated": _large_replicated(program, border_specs(model, state)[0]),
         **found,
     }  # fmt: skip
     plain: dict[str, Any] = json.loads(json.dumps(record))  # just what a saved plan holds
     return plain
+
+
+def call_record(program: Program) -> dict[str, list[Any]]:
+    """How the function is called."""
+    return {
+        "arguments": list(program.signature.arguments),
+        "static": list(program.signature.static_argnums),
+        "donated": list(program.signature.donated_argnums),
+    }
+
+
+def spec_records(model: CostModel, state: State) -> tuple[dict[str, Any], dict[str, Any]]:
+    """({argument path: axes per dim}, {result path: axes per dim})"""
+    program, (inputs, outputs) = model.analysis.program, border_specs(model, state)
+    paths = [program.values[v].path or "" for v in program.inputs]
+    return (
+        {p: [list(d) for d in s] for p, s in zip(paths, inputs, strict=True)},
+        {p: [list(d) for d in s] for p, s in zip(program.output_paths, outputs, strict=True)},
+    )
+
+
+def write_record(record: dict[str, Any], path: str | Path) -> None:
+    """Writes a plan's file: whole, or not at all."""
+    text, target = json.dumps(record, indent=1) + "\n", Path(path).resolve()
+    beside = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        if target.exists() and not target.is_file():  # /dev/stdout
+            target.write_text(text)
+        else:
+            beside.write_text(text)
+            beside.replace(target)
+    except OSError as error:
+        raise ShardwrightError(
+            f"cannot write a plan to {path}: {error.strerror}",
+            try_="a file in a folder that exists",
+        ) from None
+    finally:
+        if beside.is_file():
+            beside.unlink()
+
+
+def read_record(path: str | Path) -> dict[str, Any]:
+    """The plan in a file, of this version or an older one, as this version would have it."""
+    try:
+        record = json.loads(Path(path).read_text())
+    except (OSError, TypeError, ValueError) as error:
+        raise ShardwrightError(f"cannot read a plan from {path}: {error}", try_=ASK) from None
+    version = record.get("version") if isinstance(record, dict) else None
+    if not isinstance(version, int) or version < 1:
+        raise ShardwrightError(f"{path} is not a plan", try_=ASK)
+    if version > VERSION:
+        writer = f" {record['shardwright']}" if "shardwright" in record else ""
+        raise ShardwrightError(
+            f"{path} was written by a newer Shardwright{writer} (plan version {version}, this one"
+            f" reads up to {VERSION})",
+            try_="pip install -U shardwright",
+        )
+    missing = [key for key in NEEDED if key not in record]
+    if missing:
+        raise ShardwrightError(f"{path} is not a plan: it has no {missing[0]!r}", try_=ASK)
+    record.setdefault("call", None)  # version 1 has neither; bind() knows the call again
+    record.setdefault("notes", [])
+    return record
 
 
 def _merge(rows: list[Collective]) -> list[dict[str, Any]]:

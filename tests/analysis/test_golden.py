@@ -85,15 +85,15 @@ def _gnn_train() -> str:
     apart though their weights have the same shapes: one works on 256 edges, the other on 64 nodes.
     """
     return """
-w1[0]               32/64  1   0
+node.w1[0]          32/64  1   0
 targets[1]          8      1   0
-w2[0]               48     1   0
+encode_edges.w2[0]  48     1   0
 edges[1]            8      1   0
-w2[0]#2             48     1   0
+encode_nodes.w2[0]  48     1   0
 nodes[1]            8      1   0
-w1[1]               48     2   0
-w1[0]#2             96     2   0
-w1[1]#2             48     2   0
+edge.w1[1]          48     2   0
+edge.w1[0]          96     2   0
+node.w1[1]          48     2   0
 edges[0]            256    1   0
 nodes[0]            64     1   0
 """
@@ -164,34 +164,34 @@ def _unet_forward() -> str:
     alike where their convolutions are.
     """
     return """
-conv2[3]            8      1   0
-conv2[3]#2          2      1   0
+block.conv2[3]      8      1   0
+block.conv2[3]#2    2      1   0
 shrink[2]           8      1   0
 shrink[2]#2         2      1   0
-conv1[3]            8      1   0
-conv1[3]#2          2      1   0
-conv1[0]            3      3   0
-conv1[1]            3      3   0
+block.conv1[3]      8      1   0
+block.conv1[3]#2    2      1   0
+block.conv1[0]      3      3   0
+block.conv1[1]      3      3   0
 time[0]             32     1   0
 shrink[0]           3      1   0
 shrink[1]           3      1   0
 shrink[2]#3         8      1   0
 shrink[2]#4         4      1   0
-conv1[3]#3          8      1   0
-conv1[3]#4          4      1   0
-conv1[0]#2          3      3   0
-conv1[1]#2          3      3   0
+block.conv1[3]#3    8      1   0
+block.conv1[3]#4    4      1   0
+block.conv1[0]#2    3      3   0
+block.conv1[1]#2    3      3   0
 shrink[0]#2         3      1   0
 shrink[1]#2         3      1   0
-conv1[2]            8      1   0
-conv1[2]#2          8      1   0
+block1.conv1[2]     8      1   0
+block1.conv1[2]#2   8      1   0
 wk[1]               8      1   0
 wk[2]               8      1   0
 wo[1]               8      1   0
-conv1[3]#5          8      2   0
-conv1[3]#6          8      2   0
-conv1[0]#3          3      4   0
-conv1[1]#3          3      4   0
+block1.conv1[3]     8      2   0
+block1.conv1[3]#2   8      2   0
+block1.conv1[0]     3      4   0
+block1.conv1[1]     3      4   0
 out[0]              3      1   0
 out[1]              3      1   0
 out[3]              8      1   0
@@ -200,20 +200,20 @@ stem[1]             3      1   0
 images[3]           8      1   0
 time1[0]            32/16  1   0
 time1[1]            32     1   0
-conv1[2]#3          8      1   0
-conv1[2]#4          8      1   0
-conv1[3]#7          8      1   0
-conv1[3]#8          4      1   0
-conv1[0]#4          3      2   0
-conv1[1]#4          3      2   0
-conv2[3]#3          32     1   0
+block.conv1[2]      8      1   0
+block.conv1[2]#2    8      1   0
+block.conv1[3]#5    8      1   0
+block.conv1[3]#6    4      1   0
+block.conv1[0]#3    3      2   0
+block.conv1[1]#3    3      2   0
+block.conv2[3]#3    32     1   0
 grow[3]             32     1   0
-conv1[2]#5          8      1   0
-conv1[2]#6          4      1   0
-conv1[3]#9          8      1   0
-conv1[3]#10         2      1   0
-conv1[0]#5          3      2   0
-conv1[1]#5          3      2   0
+block.conv1[2]#3    8      1   0
+block.conv1[2]#4    4      1   0
+block.conv1[3]#7    8      1   0
+block.conv1[3]#8    2      1   0
+block.conv1[0]#4    3      2   0
+block.conv1[1]#4    3      2   0
 grow[3]#2           16     1   0
 images[0]           8      1   0
 images[1]           4      1   1

@@ -11,7 +11,7 @@ import pytest
 
 from shardwright import zoo
 from shardwright.analysis.analysis import check_labels
-from shardwright.analysis.labels import patterns, short_label, unique_labels
+from shardwright.analysis.labels import labels_of, patterns, short_label, unique_labels
 from shardwright.errors import ShardwrightError
 
 from .attention_programs import f32
@@ -52,6 +52,16 @@ def test_short_label(pattern: str, label: str) -> None:
 
 def test_repeated_labels_are_numbered() -> None:
     assert unique_labels(["w[0]", "x[0]", "w[0]", "w[0]"]) == ["w[0]", "x[0]", "w[0]#2", "w[0]#3"]
+
+
+def test_equal_labels_are_told_apart_by_the_name_before() -> None:
+    patterns = [
+        "m.layers[*].linear.kernel[1]", "m.head.kernel[1]", "params['w'][0]", "opt['w'][0]",
+        "m.norm.scale[0]", "m.layers[0]['kernel'][1]",
+    ]  # fmt: skip
+    assert labels_of(patterns) == [
+        "linear.kernel[1]", "head.kernel[1]", "w[0]", "w[0]", "norm.scale[0]", "kernel[1]",
+    ]  # fmt: skip
 
 
 def test_users_can_name_a_group() -> None:

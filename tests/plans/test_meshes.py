@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -85,22 +87,100 @@ def test_arguments_on_an_explicit_mesh() -> None:
         np.testing.assert_allclose(out, want, rtol=1e-6)
 
 
+def test_a_loop_under_an_explicit_mesh() -> None:
+    """jax.set_mesh(jax.make_mesh(...)), as JAX has it by default: results meet other arrays."""
+    mesh = jax.make_mesh((4, 2), ("data", "model"))
+
+    def step(w: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        loss, grad = jax.value_and_grad(lambda w: layer(x, w).mean())(w)
+        return w - grad, loss
+
+    pins = [sw.Pin("x", 0, "data"), sw.Pin("w", 1, "model")]
+    options: dict[str, Any] = {"mesh": mesh, "device": DEVICES["balanced"], "tactics": pins}
+    plan = sw.partition(step, W, X, donate_argnums=0, **options)
+    run, want = plan.jit(step), W
+    for _ in range(3):
+        want, want_loss = step(want, X)
+    with jax.set_mesh(mesh):
+        w, x = first, _ = plan.place(np.asarray(W), X)
+        assert jax.typeof(2 * w).sharding.spec == plan.specs()["w"]
+        for _ in range(3):
+            w, loss = run(w, x)
+        assert first.is_deleted()
+        np.testing.assert_allclose(2 * w, 2 * want, rtol=1e-6)
+        np.testing.assert_allclose(loss + 1, want_loss + 1, rtol=1e-6)
+        forward = make(mesh).jit(layer)
+        both = jax.jit(lambda x, w: 2 * forward(x, w))(x, w)
+        np.testing.assert_allclose(both, 2 * layer(X, want), rtol=1e-6)
+        grad = jax.grad(lambda w: jnp.sum(2 * forward(x, w)))(w)
+        assert jax.typeof(w - grad).sharding.spec == plan.specs()["w"]
+        many = jax.vmap(lambda x: forward(x, w))(jnp.stack([X, -X]))
+        np.testing.assert_allclose(many[0], layer(X, want), rtol=1e-6)
+        np.testing.assert_allclose(  # from anywhere
+            run(np.asarray(W), jax.device_put(X, jax.devices()[3]))[1], step(W, X)[1], rtol=1e-5
+        )
+        assert plan.verify(run=True)
+
+
 EXPLICIT_PROGRAMS: dict[str, Callable[..., jax.Array]] = {
-    "out_sharding": lambda x, w: jnp.tanh(jnp.dot(x, w, out_sharding=P("data", "model"))),
+    "dot": lambda x, w: jnp.tanh(jnp.dot(x, w, out_sharding=P("data", "model"))),
+    "einsum": lambda x, w: jnp.tanh(jnp.einsum("ij,jk->ik", x, w, out_sharding=P("data", "model"))),
+    "reshape": lambda x, w: jnp.reshape(
+        layer(x, w).reshape(-1), (16, 32), out_sharding=P("data", "model")
+    ),
+    "broadcast": lambda x, w: layer(x, w) + jnp.zeros((16, 32), out_sharding=P("data", "model")),
+    "auto_axes": lambda x, w: jax.sharding.auto_axes(layer, out_sharding=P("data", "model"))(
+        jax.sharding.reshard(x, P("data")), w
+    ),
+    "explicit_axes": jax.sharding.explicit_axes(layer, in_sharding=(P("data"), P(None, "model"))),
     "reshard": lambda x, w: jax.sharding.reshard(layer(x, w), P("data", "model")),
     "constraint": lambda x, w: jax.lax.with_sharding_constraint(layer(x, w), P("data", "model")),
 }
 
 
 @pytest.mark.parametrize("name", EXPLICIT_PROGRAMS)
-def test_programs_for_an_explicit_mesh(name: str) -> None:
-    """jax.make_mesh gives explicit axes: what a program asks for under them is understood."""
+@pytest.mark.parametrize("is_set", [True, False], ids=["mesh set", "mesh given"])
+def test_programs_for_an_explicit_mesh(name: str, is_set: bool) -> None:
+    """jax.make_mesh gives explicit axes: what a program asks for under them is a pin."""
     fn, mesh = EXPLICIT_PROGRAMS[name], jax.make_mesh((4, 2), ("data", "model"))
-    with jax.set_mesh(mesh):
+    with jax.set_mesh(mesh) if is_set else nullcontext():
         plan = sw.partition(fn, X, W, mesh=mesh, device=DEVICES["balanced"], seconds=0.2)
         np.testing.assert_allclose(plan.jit(fn)(X, W), layer(X, W), rtol=1e-6)
-    if name != "out_sharding":
-        assert plan.result_specs()["result"] == P("data", "model")
+    assert plan.result_specs()["result"] == P("data", "model")
+    assert not plan.record["notes"]
+    assert plan.verify(run=True)
+
+
+def test_what_cannot_be_followed_is_said() -> None:
+    """One axis on two dims of one array, one after the other: the first is followed."""
+
+    def there_and_back(x: jax.Array) -> jax.Array:
+        y = jnp.sin(jax.sharding.reshard(x, P("data", None)))
+        return jnp.cos(jax.sharding.reshard(y, P(None, "data")))
+
+    plan = sw.partition(there_and_back, X, mesh=AXES, device=DEVICES["balanced"], seconds=0.2)
+    assert plan.specs()["x"][0] in ("data", ("data", "model"))
+    (note,) = plan.record["notes"]
+    assert note.startswith("not followed: reshard(P(None, 'data')) at test_meshes.py:")
+    assert note in str(plan)
+    assert plan.verify(run=True)
+
+
+def test_constraints_that_need_an_order() -> None:
+    """The residual stream split by position, the hidden layer by feature: Megatron's layout."""
+
+    def block(x: jax.Array, w1: jax.Array, w2: jax.Array) -> jax.Array:
+        pin = jax.lax.with_sharding_constraint
+        x = pin(jnp.sin(x), P("data", "model", None))
+        h = pin(x @ w1, P("data", P.UNCONSTRAINED, "model"))
+        return pin(jnp.tanh(h) @ w2, P("data", "model"))
+
+    args = jnp.ones((4, 16, 8)), jnp.ones((8, 32)), jnp.ones((32, 8))
+    plan = sw.partition(block, *args, mesh=AXES, device=DEVICES["balanced"], seconds=0.2)
+    assert plan.specs() == {
+        "x": P("data", "model"), "w1": P(None, "model"), "w2": P("model"),
+    }  # fmt: skip
+    assert plan.verify(run=True)
 
 
 WHERE: dict[str, Callable[[], Any]] = {
@@ -214,3 +294,76 @@ def test_sw_jit_with_static_and_donated_arguments() -> None:
     np.testing.assert_allclose(f(x, 3), X * 3)
     assert x.is_deleted()
     np.testing.assert_allclose(f(X + 0, 5), X * 5)
+
+
+# A PartitionSpec alone, with no mesh set around the function -----------------------------------
+
+
+def bare(x: jax.Array, w: jax.Array) -> jax.Array:
+    y = jax.lax.with_sharding_constraint(layer(x, w), P("data", None))
+    return (2 * y).sum(0)
+
+
+@pytest.mark.parametrize("given", GIVEN)
+def test_a_bare_spec_is_a_pin(given: str) -> None:
+    """The mesh of the plan says what its axes are; what the plan splits more stays split."""
+    options = {"mesh": GIVEN[given](), "device": DEVICES["balanced"], "seconds": 0.2}
+    plan = sw.partition(bare, X, W, tactics=[sw.Pin("w", 1, "model")], **options)
+    assert plan.specs()["x"] == P("data")
+    assert plan.verify(run=True)
+    run = plan.jit(bare)
+    np.testing.assert_allclose(run(X, W), (2 * layer(X, W)).sum(0), rtol=1e-5)
+    assert run.eval_shape(X, W).shape == (32,)
+    assert jax.grad(lambda w: run(X, w).sum())(W).shape == W.shape
+
+
+def test_a_bare_spec_everywhere(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"mesh": AXES, "device": DEVICES["balanced"]}
+    want = (2 * layer(X, W)).sum(0)
+    np.testing.assert_allclose(sw.jit(bare, seconds=0.2, **options)(X, W), want, rtol=1e-5)
+    assert sw.analyze(bare, X, W, mesh=AXES).program.pins
+    found = sw.check(bare, X, W, in_shardings=(P("data"), P()), seconds=0.2, **options)
+    np.testing.assert_allclose(found.plan.jit()(X, W), want, rtol=1e-5)
+    plan = sw.partition(bare, X, W, seconds=0.2, **options)
+    plan.save(tmp_path / "plan.json")
+    loaded = sw.load(tmp_path / "plan.json")
+    np.testing.assert_allclose(loaded.jit(bare)(X, W), want, rtol=1e-5)
+    assert sw.partition(bare, X, W, **options | {"mesh": 8}, seconds=0.2).verify(run=True)
+
+
+def test_a_bare_spec_that_nothing_explains() -> None:
+    with pytest.raises(ShardwrightError, match="requires a non-empty mesh") as error:
+        sw.trace(bare, X, W)
+    assert error.value.facts["try"] == (
+        "give the mesh whose axes it names: under jax.set_mesh(mesh), or with mesh=... of"
+        " partition(), check() or analyze()"
+    )
+    with pytest.raises(ShardwrightError, match=r"datum of P.*is not found in mesh"):
+        sw.partition(
+            lambda x: jax.lax.with_sharding_constraint(x, P("datum")), X, mesh=AXES, seconds=0.2
+        )
+
+
+def test_a_shard_map_without_a_mesh() -> None:
+    def mapped(x: jax.Array, w: jax.Array) -> jax.Array:
+        specs = (P("data"), P(None, "model"))
+        return jax.shard_map(layer, in_specs=specs, out_specs=P("data", "model"))(x, w)
+
+    plan = sw.partition(mapped, X, W, mesh=AXES, device=DEVICES["balanced"], seconds=0.2)
+    assert plan.record["opaque"] == {"shard_map": 1}
+    np.testing.assert_allclose(plan.jit(mapped)(X, W), layer(X, W), rtol=1e-6)
+    assert plan.verify(run=True).numbers_agree
+
+
+def test_the_users_own_mesh_comes_first() -> None:
+    """Under a mesh that is set, a function sees that mesh and no other."""
+    seen = []
+
+    def look(x: jax.Array) -> jax.Array:
+        seen.append(jax.sharding.get_abstract_mesh().axis_names)
+        return x * 2
+
+    sw.partition(look, X, mesh=AXES, seconds=0.2)
+    with jax.set_mesh(jax.make_mesh((8,), ("z",))):
+        sw.partition(look, X, mesh=AXES, seconds=0.2)
+    assert seen == [(), ("z",)]

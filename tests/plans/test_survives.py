@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -14,6 +15,8 @@ import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax._src.state.discharge import run_state  # pallas runs its kernels on references with it
+from jax.ad_checkpoint import checkpoint_name
 from jax.experimental import io_callback, sparse
 from jax.experimental.scheduling_groups import scheduling_group
 from jax.sharding import PartitionSpec as P
@@ -102,6 +105,20 @@ def test_export(planned: Any, the_plan: sw.Plan) -> None:
     close(jax.jit(exported.call)(*the_plan.place(PARAMS, X)), forward(PARAMS, X))
 
 
+def test_an_export_survives_serialisation(planned: Any, the_plan: sw.Plan) -> None:
+    """As bytes it needs neither the function nor Shardwright, only as many devices."""
+    pytest.importorskip("flatbuffers", reason="JAX writes exported programs with it")
+    data = jax.export.export(planned)(PARAMS, X).serialize(vjp_order=1)
+    again = jax.export.deserialize(data)
+    assert again.nr_devices == 8
+    placed = the_plan.place(PARAMS, X)
+    out = jax.jit(again.call)(*placed)
+    close(out, forward(PARAMS, X))
+    assert out.sharding.is_equivalent_to(the_plan.out_shardings(), out.ndim)
+    grads = jax.jit(jax.grad(lambda p, x: jnp.sum(again.call(p, x) ** 2)))(*placed)
+    close(grads, jax.grad(lambda p: jnp.sum(forward(p, X) ** 2))(PARAMS))
+
+
 # Functions with something inside --------------------------------------------------------------
 
 
@@ -182,6 +199,18 @@ def with_reference(params: dict[str, jax.Array], x: jax.Array) -> Any:
     return kept[...]
 
 
+def with_run_state(params: dict[str, jax.Array], x: jax.Array) -> Any:
+    def body(refs: Any) -> None:
+        read, kept = refs
+
+        def add(i: jax.Array, _: None) -> None:
+            kept[...] += forward(params, read[...]) * i
+
+        jax.lax.fori_loop(0, 3, add, None)
+
+    return run_state(body)((x, jnp.zeros_like(x)))[1]
+
+
 @jax.custom_vjp
 def with_rule(w: jax.Array, x: jax.Array) -> jax.Array:
     return jnp.tanh(x @ w)
@@ -212,7 +241,8 @@ def with_sparse(params: dict[str, jax.Array], x: jax.Array) -> Any:
 
 BODIES = [
     with_scan, with_while, with_cond, with_switch, with_remat, with_fori, with_custom, with_key,
-    with_constants, with_reference, with_optimized_remat, with_metadata, with_sparse,
+    with_constants, with_reference, with_run_state, with_optimized_remat, with_metadata,
+    with_sparse,
 ]  # fmt: skip
 
 
@@ -326,6 +356,65 @@ def test_static_arguments() -> None:
         f(X, 3, "identity")
 
 
+SETTINGS: dict[str, Callable[[], Any]] = {
+    "disable_jit": jax.disable_jit,
+    "debug_nans": lambda: jax.debug_nans(True),
+    "enable_x64": lambda: jax.enable_x64(True),
+    "float32 products": lambda: jax.default_matmul_precision("float32"),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_settings_of_jax(name: str) -> None:
+    with SETTINGS[name]():
+        wide = jax.dtypes.canonicalize_dtype(float)
+        x = X.astype(wide)
+        params = {k: v.astype(wide) for k, v in PARAMS.items()}
+        out = plan(forward, params, x).jit(forward)(params, x)
+        assert out.dtype == wide
+        close(out, forward(params, x))
+
+
+POLICIES: dict[str, Any] = {
+    "dots": jax.checkpoint_policies.dots_saveable,
+    "nothing": jax.checkpoint_policies.nothing_saveable,
+    "names": jax.checkpoint_policies.save_only_these_names("hidden"),
+    "offload": jax.checkpoint_policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=[], names_which_can_be_offloaded=["hidden"],
+        offload_src="device", offload_dst="pinned_host",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_checkpoint_policies(name: str) -> None:
+    def step(params: dict[str, jax.Array], x: jax.Array) -> Any:
+        def block(x: jax.Array) -> jax.Array:
+            return checkpoint_name(jnp.tanh(x @ params["w1"]), "hidden") @ params["w2"]
+
+        remat = jax.checkpoint(block, policy=POLICIES[name])
+        return jax.grad(lambda x: jnp.sum(remat(remat(x)) ** 2))(x)
+
+    p = plan(step, PARAMS, X, tactics=PINS)
+    assert not p.record["opaque"]
+    close(p.jit(step)(PARAMS, X), step(PARAMS, X))
+
+
+def test_custom_derivatives_with_arguments_that_have_none() -> None:
+    @partial(jax.custom_vjp, nondiff_argnums=(0, 2))
+    def apply(f: Callable[..., Any], x: jax.Array, n: int) -> jax.Array:
+        return f(x) * n
+
+    apply.defvjp(lambda f, x, n: (f(x) * n, x), lambda f, n, x, g: (100 * n * g,))
+
+    def f(x: jax.Array) -> jax.Array:
+        return apply(jnp.sin, x, 3)
+
+    planned = plan(f, X, tactics=[sw.Pin("x", 0, "data")]).jit(f)
+    close(planned(X), f(X))
+    close(jax.grad(lambda x: planned(x).sum())(X), jnp.full_like(X, 300.0))
+
+
 def test_keyword_arguments() -> None:
     def f(x: jax.Array, *, scale: jax.Array, shift: float) -> jax.Array:
         return x * scale + shift
@@ -381,6 +470,64 @@ def test_partials_and_methods() -> None:
     close(plan(g, X).jit(g)(X), X + 4)
 
 
+# Parameters that are called as our options are ------------------------------------------------
+
+
+def seeded(x: jax.Array, *, mesh: Any = 1.0, seed: float = 0.0, device: str = "up") -> jax.Array:
+    return x * mesh + seed if device == "up" else x
+
+
+@pytest.mark.parametrize("option", ["mesh", "seed", "device"])
+def test_a_keyword_that_may_mean_two_things(option: str) -> None:
+    value = {"mesh": MESH, "seed": 0, "device": "h100"}[option]
+    others = {} if option == "mesh" else {"mesh": MESH}
+    fn = seeded if option == "mesh" else partial(seeded, mesh=2.0)
+    with pytest.raises(sw.ShardwrightError) as error:
+        sw.partition(fn, X, **others, **{option: value})
+    assert str(error.value) == (
+        f"{option}= is an option of partition() and a parameter of seeded: which is meant?\n"
+        f"  try     functools.partial(seeded, {option}=...) for the function's own (an array: by"
+        " position, or through a lambda)"
+    )
+
+
+def test_a_partial_gives_the_function_its_own(tmp_path: Path) -> None:
+    fn, want = partial(seeded, mesh=3.0, seed=1.0, device="up"), X * 3 + 1
+    p = plan(fn, X, seed=5)
+    p.save(tmp_path / "plan.json")
+    loaded = sw.load(tmp_path / "plan.json")
+    for run in (p.jit(fn), p.jit(), loaded.jit(fn)):
+        close(run(X), want)
+    ejected: dict[str, Any] = {}
+    exec(loaded.to_python(), ejected)
+    placed = ejected["place"](ejected["make_mesh"](), X)
+    close(ejected["jit"](fn, ejected["make_mesh"](), *placed)(*placed), want)
+
+
+def test_the_keywords_of_a_call_are_the_functions() -> None:
+    """sw.jit has its options already; so have plan.jit and plan.bind."""
+    f = sw.jit(seeded, mesh=MESH, device=DEVICES["balanced"], seconds=0.2)
+    close(f(X, mesh=3.0, seed=1.0), X * 3 + 1)
+    close(f.plan(X, mesh=3.0, seed=1.0).jit(seeded)(X, mesh=2.0, seed=4.0), X * 2 + 4)
+    g = sw.jit(lambda fn, self: fn * self, mesh=MESH, device=DEVICES["balanced"], seconds=0.2)
+    close(g(fn=X, self=2.0), X * 2)
+    assert f.lower(X, mesh=3.0, seed=1.0).compile() is not None
+
+
+@pytest.mark.parametrize(
+    "options, says",
+    [
+        ({}, r'sw.jit needs a mesh\n  try     @sw.jit\(mesh=\{"data": 8\}\)'),
+        ({"mehs": MESH}, "sw.jit has no option 'mehs'\n  try     mesh, device, memory"),
+    ],
+)
+def test_options_of_the_decorator_are_checked_at_once(options: Any, says: str) -> None:
+    with pytest.raises(sw.ShardwrightError, match=says):
+        sw.jit(**options)
+    with pytest.raises(sw.ShardwrightError, match=says):
+        sw.jit(forward, **options)
+
+
 def test_a_jitted_function_keeps_its_own_options() -> None:
     @partial(jax.jit, static_argnums=1, donate_argnums=0)
     def f(x: jax.Array, n: int) -> jax.Array:
@@ -414,6 +561,73 @@ def test_a_python_number_is_not_an_array() -> None:
         p.jit(f)(X, jnp.float32(0.25))
     g = sw.jit(f, mesh=MESH, device=DEVICES["balanced"], seconds=0.2)
     assert [g(X, r).dtype for r in (0.5, np.float32(0.5))] == [jnp.bfloat16, jnp.float32]
+
+
+# As methods and decorators -----------------------------------------------------------------------
+
+
+class Net:
+    """A class as users write it, no pytree."""
+
+    def __init__(self) -> None:
+        self.w = PARAMS["w1"]
+
+    def plain(self, x: jax.Array, scale: float = 2.0) -> jax.Array:
+        return jnp.tanh(x @ self.w) * scale
+
+    @sw.jit(mesh=MESH, device=DEVICES["balanced"], seconds=0.2)
+    def decorated(self, x: jax.Array) -> jax.Array:
+        return self.plain(x)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.plain(x)
+
+
+@pytest.mark.parametrize("name", ["plain", "decorated", "__call__"])
+def test_methods(name: str) -> None:
+    net = Net()
+    want = jnp.tanh(X @ net.w) * 2
+    method = getattr(net, name)
+    if name == "decorated":
+        close(method(X), want)
+        return
+    close(plan(method, X).jit(method)(X), want)
+    close(sw.jit(net, mesh=MESH, device=DEVICES["balanced"], seconds=0.2)(X), want)
+
+
+def test_a_planned_method() -> None:
+    class Planned(Net):
+        run = plan(Net.plain, Net(), X).jit(Net.plain)
+
+    net = Planned()
+    close(net.run(X), net.plain(X))
+
+
+def test_arguments_by_name_in_the_decorator() -> None:
+    @sw.jit(mesh=MESH, device=DEVICES["balanced"], static_argnames="n", donate_argnames="x")
+    def f(x: jax.Array, n: int) -> jax.Array:
+        return x * n if n > 1 else x
+
+    _, placed = f.plan(x=X, n=3).place(x=np.asarray(X), n=3)
+    close(f(**placed), X * 3)
+    assert placed["x"].is_deleted()
+    close(f(X + 0, n=1), X)
+    with pytest.raises(sw.ShardwrightError, match=r"try     jax.jit\(forward, static_argnames="):
+        plan(forward, PARAMS, X, static_argnames="x")
+
+
+def test_ahead_of_time_with_things_that_are_not_arrays() -> None:
+    """JAX compiles for arrays alone: those are what the compiled function takes."""
+    model = eqx.nn.MLP(8, 8, 32, 2, activation=jnp.tanh, key=KEY)
+
+    def f(model: eqx.nn.MLP, x: jax.Array, mode: str) -> tuple[Any, jax.Array]:
+        return model, jax.vmap(model)(x)
+
+    p = plan(f, model, X, "fast")
+    compiled = p.jit(f).lower(model, X, "fast").compile()
+    leaves = jax.tree.leaves(eqx.filter(p.place(model, X, "fast"), eqx.is_array))
+    close(compiled(*leaves)[-1], jax.vmap(model)(X))
+    assert p.jit(f).eval_shape(model, X, "fast")[1].shape == (16, 8)
 
 
 # Parts of an op that a compiler would gather ----------------------------------------------------

@@ -125,6 +125,9 @@ def variadic(x: Any, *rest: Any, **named: Any) -> Array:
         pytest.param(
             variadic, (f32(1), "a word"), {"mode": "fast"}, ["x: f32[1]"], id="words-are-static"
         ),
+        pytest.param(
+            lambda x, names: x, (f32(1), np.array(["a", "b"])), {}, ["x: f32[1]"], id="words"
+        ),
         pytest.param(functools.partial(pair, 2.0), (f32(2),), {}, ["y: f32[2]"], id="partial"),
         pytest.param(
             functools.partial(pair, y=np.ones(2)), (f32(2),), {}, ["x: f32[2]"], id="partial-named"

@@ -87,6 +87,9 @@ CALLS: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {
         {"scale": 3.0},
     ),
     "an argument without leaves": (lambda empty, x: (empty, x + 1), ({}, X), {}),
+    "a bare PartitionSpec inside": (
+        lambda x: jax.lax.with_sharding_constraint(x + 1, jax.P("data")), (X,), {},
+    ),
     "static in the jitted function": (jax.jit(lambda x, n: x * n, static_argnums=1), (X, 3), {}),
 }  # fmt: skip
 
@@ -100,6 +103,8 @@ def test_calls_of_any_form(case: str) -> None:
     mesh = module.make_mesh()
     placed = module.place(mesh, *args, **kwargs)
     args, kwargs = placed if kwargs else (placed, {})
-    out, want = module.jit(fn, mesh, *args, **kwargs)(*args, **kwargs), fn(*args, **kwargs)
+    out = module.jit(fn, mesh, *args, **kwargs)(*args, **kwargs)
+    with jax.set_mesh(mesh):
+        want = fn(*args, **kwargs)
     assert jax.tree.structure(out) == jax.tree.structure(want)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), out, want)

@@ -12,7 +12,7 @@ import numpy as np
 from shardwright.analysis.colors import Colors, NameTable, find_colors
 from shardwright.analysis.conflicts import Conflict, ConflictSet, find_conflicts, pair_conflicts
 from shardwright.analysis.groups import group_colors, group_sets
-from shardwright.analysis.labels import patterns, short_label, starred, unique_labels
+from shardwright.analysis.labels import labels_of, patterns, starred, unique_labels
 from shardwright.analysis.names import batch_ops, name_nodes
 from shardwright.errors import ShardwrightError
 from shardwright.program.types import LITERAL, Program
@@ -193,12 +193,13 @@ def _names(
             largest[g] = (elements, path, dim)
     forms = [patterns(d) for d in dims]
     _, first_row = np.unique(row_group, return_index=True)
-    names = []
-    for (elements, path, dim), form, row in zip(largest, forms, first_row.tolist(), strict=True):
-        if elements >= 0:
-            names.append(short_label(form[starred(path, dim)]))
-        else:
-            names.append(f"{program.where(int(table.owner[row]))}[{int(table.dim[row])}]")
+    held = [g for g in range(count) if largest[g][0] >= 0]
+    by_argument = labels_of([forms[g][starred(*largest[g][1:])] for g in held])
+    label_of = dict(zip(held, by_argument, strict=True))
+    names = [
+        label_of.get(g) or f"{program.where(int(table.owner[row]))}[{int(table.dim[row])}]"
+        for g, row in enumerate(first_row.tolist())
+    ]
     for wanted, pattern in labels.items():
         for g in range(count):
             if _holds(dims[g], pattern):

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 
 _INDEX = re.compile(r"\[(\d+)\]")
 _NAME = re.compile(r"(?:^|\.|\[')([A-Za-z_]\w*)(?:'\])?")
+
+# What frameworks call the parameters of every layer.
+GENERIC = ("kernel", "bias", "scale", "weight")
 
 
 def starred(path: str, dim: int) -> str:
@@ -34,6 +38,26 @@ def short_label(pattern: str) -> str:
     if not names:
         return pattern
     return names[-1].group(1) + pattern[names[-1].end() :]
+
+
+def wide_label(pattern: str) -> str:
+    """The short label with the name right before it: m.layers[*].linear.kernel[1] ->
+    linear.kernel[1]. Neither the argument itself is such a name, nor one with an index.
+    """
+    names = list(_NAME.finditer(pattern))
+    if len(names) < 3 or names[-2].end() != names[-1].start() or names[-2].group(1) == "params":
+        return short_label(pattern)
+    return f"{names[-2].group(1)}.{short_label(pattern)}"
+
+
+def labels_of(patterns: Sequence[str]) -> list[str]:
+    """A short label for each pattern; a wide one where short ones are equal or say nothing."""
+    short = [short_label(p) for p in patterns]
+    often = Counter(short)
+    return [
+        wide_label(p) if often[s] > 1 or s.partition("[")[0] in GENERIC else s
+        for p, s in zip(patterns, short, strict=True)
+    ]
 
 
 def unique_labels(labels: Sequence[str]) -> list[str]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import operator
+import types
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -70,12 +71,39 @@ def _automatic(mesh: Any) -> AbstractContextManager[Any]:
     return jax.sharding.use_abstract_mesh(abstract)
 
 
+def as_set(mesh: Any) -> Any:
+    """The mesh with the axis types of the one that the user has set, if those are explicit.
+
+    Arrays then say in their type how they are split, and meet only others that do.
+    """
+    around = jax.sharding.get_abstract_mesh()
+    if isinstance(mesh, jax.sharding.AbstractMesh) or not _jax.is_explicit(around, mesh):
+        return mesh
+    return jax.sharding.Mesh(mesh.devices, mesh.axis_names, axis_types=around.axis_types)
+
+
+def _to(leaf: Any, place: NamedSharding) -> Any:
+    """An array at its place; a number, or an array that is being traced, stays as it is."""
+    if isinstance(leaf, jax.core.Tracer) or not hasattr(leaf, "dtype"):
+        return leaf
+    return jax.device_put(leaf, place)
+
+
 def _placed(leaf: Any, place: NamedSharding) -> Any:
     """The leaf, moved if it is an array that was put somewhere else than planned."""
     if not isinstance(leaf, jax.Array) or isinstance(leaf, jax.core.Tracer) or not leaf.committed:
         return leaf
     there = leaf.sharding.is_equivalent_to(place, leaf.ndim)
     return leaf if there else jax.device_put(leaf, place)
+
+
+class _Ready(NamedTuple):
+    """What runs calls of one form."""
+
+    signature: Signature
+    jitted: Any  # on flat lists of arrays
+    explicit: Any  # the same where results must have types of a mesh with explicit axes
+    places: list[NamedSharding]  # of the arguments
 
 
 class PlannedFunction:
@@ -94,52 +122,71 @@ class PlannedFunction:
         self.fn = fn
         self.mesh = mesh
         self._prepare = prepare
-        self._ready: list[tuple[Signature, Any, list[NamedSharding]]] = []
+        self._ready: list[_Ready] = []
         self.__name__ = getattr(fn, "__name__", type(fn).__name__)
         self.__doc__ = getattr(fn, "__doc__", None)
         self.__wrapped__ = fn
 
-    def _jitted(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Signature, Any, list[Any], list[NamedSharding]]:
-        """(signature, jitted function, array leaves, where they belong) of a call."""
-        for signature, jitted, places in self._ready:
-            leaves = signature.match(args, kwargs)
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """A method of the class it is defined in, as functions are."""
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __repr__(self) -> str:
+        return f"<{self.__name__}, planned for {dict(self.mesh.shape)}>"
+
+    def _for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[_Ready, list[Any]]:
+        """(what runs calls of this form, the array leaves of this one)."""
+        for ready in self._ready:
+            leaves = ready.signature.match(args, kwargs)
             if leaves is not None:
-                return signature, jitted, leaves, places
+                return ready, leaves
         signature, steps = self._prepare(args, kwargs)
         jitted = flat_jit(self.fn, signature, steps, self.mesh)
         places = [sharding(self.mesh, s) for s in steps.inputs]
-        self._ready.append((signature, jitted, places))
-        return signature, jitted, signature.leaves(args, kwargs), places
+        explicit = _with_explicit_types(jitted, signature, steps, self.mesh)
+        self._ready.append(_Ready(signature, jitted, explicit, places))
+        return self._ready[-1], signature.leaves(args, kwargs)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        signature, jitted, leaves, places = self._jitted(args, kwargs)
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        ready, leaves = self._for(args, kwargs)
+        mesh = as_set(self.mesh)
+        if mesh is not self.mesh:
+            places = [NamedSharding(mesh, place.spec) for place in ready.places]
+            return ready.signature.output.build(ready.explicit(*map(_to, leaves, places)))
         with _automatic(self.mesh):
             try:
-                results = jitted(*leaves)
+                results = ready.jitted(*leaves)
             except ValueError:  # JAX moves no array that was put somewhere on purpose
-                moved = list(map(_placed, leaves, places))
+                moved = list(map(_placed, leaves, ready.places))
                 if all(map(operator.is_, moved, leaves)):
                     raise
-                results = jitted(*moved)
-        return signature.output.build(results)
+                results = ready.jitted(*moved)
+        return ready.signature.output.build(results)
 
-    def trace(self, *args: Any, **kwargs: Any) -> Any:
-        """As jax.jit(fn).trace; only the types of the arguments matter, not where they are."""
+    def trace(self, /, *args: Any, **kwargs: Any) -> Any:
+        """As jax.jit(fn).trace; only the types of the arguments matter, not where they are.
+
+        Where arguments or results hold things that are no arrays, which JAX cannot compile for,
+        the compiled function takes and returns the arrays alone, in order.
+        """
         signature, steps = self._prepare(args, kwargs)
-        leaves = zip(signature.leaves(args, kwargs), signature.weak, strict=True)
-        args, kwargs = signature.call([_jax.bare(x, weak) for x, weak in leaves])
+        rows = zip(signature.leaves(args, kwargs), signature.weak, strict=True)
+        leaves = [_jax.bare(x, weak) for x, weak in rows]
         with _automatic(self.mesh):
+            if signature.has_static_leaves or signature.output.static:
+                return flat_jit(self.fn, signature, steps, self.mesh).trace(*leaves)
+            args, kwargs = signature.call(leaves)
             return tree_jit(self.fn, signature, steps, self.mesh).trace(*args, **kwargs)
 
-    def lower(self, *args: Any, **kwargs: Any) -> Any:
+    def lower(self, /, *args: Any, **kwargs: Any) -> Any:
         """As jax.jit(fn).lower."""
         return self.trace(*args, **kwargs).lower()
 
-    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+    def eval_shape(self, /, *args: Any, **kwargs: Any) -> Any:
         """As jax.jit(fn).eval_shape."""
-        return jax.eval_shape(self.fn, *args, **kwargs)
+        signature, _ = self._prepare(args, kwargs)
+        closed = trace_jaxpr(self.fn, signature, signature.leaves(args, kwargs))
+        return signature.output.build([_jax.struct(aval) for aval in closed.out_avals])
 
 
 def flat_jit(fn: Callable[..., Any], signature: Signature, steps: Steps, mesh: Any) -> Any:
@@ -157,6 +204,26 @@ def flat_jit(fn: Callable[..., Any], signature: Signature, steps: Steps, mesh: A
     )
 
 
+def _with_explicit_types(jitted: Any, signature: Signature, steps: Steps, mesh: Any) -> Any:
+    """The planned function for callers whose arrays say in their type how they are split."""
+
+    def flat(*arrays: Any) -> tuple[Any, ...]:
+        with _automatic(mesh):
+            return tuple(jitted(*arrays))
+
+    def explicit(*arrays: Any) -> tuple[Any, ...]:
+        placed = [
+            jax.sharding.reshard(a, partition_spec(spec)) if np.ndim(a) else a
+            for a, spec in zip(arrays, steps.inputs, strict=True)
+        ]
+        out = tuple(partition_spec(spec) for spec in steps.outputs)
+        return jax.sharding.auto_axes(flat, out_sharding=out)(*placed)
+
+    explicit.__name__ = signature.name
+    donated = [i for i, gone in enumerate(signature.donated) if gone]
+    return jax.jit(explicit, donate_argnums=donated)
+
+
 def tree_jit(fn: Callable[..., Any], signature: Signature, steps: Steps, mesh: Any) -> Any:
     """The planned function on the user's own arguments; shardings are pinned inside it."""
 
@@ -169,15 +236,11 @@ def tree_jit(fn: Callable[..., Any], signature: Signature, steps: Steps, mesh: A
     args, kwargs = signature.call([sharding(mesh, s) for s in steps.inputs])
     donate = {i for i, a in enumerate(args) if signature.donates(i)}
     dynamic = tuple(a for i, a in enumerate(args) if i not in signature.static_argnums)
-    options: dict[str, Any] = {}
-    if not kwargs and not signature.has_static_leaves:
-        options["in_shardings"] = dynamic
-    if not signature.output.static:
-        options["out_shardings"] = signature.output.build(
-            [sharding(mesh, s) for s in steps.outputs]
-        )
+    options: dict[str, Any] = {} if kwargs else {"in_shardings": dynamic}
     return jax.jit(
         planned, static_argnums=signature.static_argnums or None,
         static_argnames=signature.static_argnames or None,
-        donate_argnums=tuple(sorted(donate)), **options,
+        donate_argnums=tuple(sorted(donate)),
+        out_shardings=signature.output.build([sharding(mesh, s) for s in steps.outputs]),
+        **options,
     )  # fmt: skip

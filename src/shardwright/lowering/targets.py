@@ -94,7 +94,7 @@ def parse_target(text: str | None) -> Target:
     """
     if text is None:
         return Target("current")
-    platform, *rest = text.lower().strip().split(":")
+    platform, *rest = str(text).lower().strip().split(":")
     sizes = re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", rest[-1]) if rest else None
     shape = tuple(map(int, rest[-1].split("x"))) if sizes else ()
     if platform == "cpu" and len(rest) == 1 and len(shape) == 1:

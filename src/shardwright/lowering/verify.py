@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.extend
 import numpy as np
 
+from shardwright import _jax
 from shardwright.errors import ShardwrightError
+from shardwright.lowering.apply import apply_steps
 from shardwright.lowering.compiled import involuntary_remats, totals
-from shardwright.lowering.jit import flat_jit
+from shardwright.lowering.jit import flat_jit, jax_mesh, sharding
+from shardwright.lowering.steps import Steps
 from shardwright.lowering.targets import Compiled, compile_for, parse_target, run_for
 from shardwright.program.tracing import trace_jaxpr
+from shardwright.program.types import Program
 
 if TYPE_CHECKING:
     from shardwright.plan import Bound, Plan
@@ -85,18 +89,41 @@ def verify_plan(
     plan: Plan, target: str | None = None, *, run: bool = False, seed: int = 0
 ) -> Verification:
     """Compiles the plan's program for a target and compares; `run` also compares results."""
+    with _jax.no_mesh_set():  # the target has its own
+        return _verify(plan, target, run, seed)
+
+
+def _verify(plan: Plan, target: str | None, run: bool, seed: int) -> Verification:
     if not run:
         return judge(plan, compile_plan(plan, target), None, None)
     bound = plan._require("verify()")
     signature, inputs = bound.program.signature, random_inputs(_input_types(bound), seed)
     closed = trace_jaxpr(bound.fn, signature, inputs)
-    unsharded = jax.jit(jax.extend.core.jaxpr_as_fun(closed))
+    unsharded = jax.jit(_unsharded(closed, bound.steps), **_devices_for(bound.program, plan))
     wanted = [_host(x) for x in unsharded(*inputs)]
     inputs = random_inputs(_input_types(bound), seed)  # anew: the planned step may consume them
     results, compiled = run_for(
         parse_target(target), _builder(plan), tuple(inputs), mesh=plan.mesh.shape
     )
     return judge(plan, compiled, *compare(results, wanted, _relative(bound)))
+
+
+def _unsharded(closed: Any, steps: Steps) -> Callable[..., list[Any]]:
+    """The function on one device; types that name axes of a mesh are left out."""
+    if not _jax.has_explicit_types(closed):
+        return jax.extend.core.jaxpr_as_fun(closed)
+    nowhere = replace(
+        steps, by_serial={}, inputs=((),) * len(steps.inputs), outputs=((),) * len(steps.outputs)
+    )
+    return lambda *arrays: apply_steps(closed, nowhere, None, arrays)
+
+
+def _devices_for(program: Program, plan: Plan) -> dict[str, Any]:
+    """Where the function runs on its own: a shard_map that names no mesh needs one's devices."""
+    for op in program.ops:
+        if op.name == "shard_map" and isinstance(op.eqn.params["mesh"], jax.sharding.AbstractMesh):
+            return {"in_shardings": sharding(jax_mesh(plan.mesh), ())}
+    return {}
 
 
 def compile_plan(plan: Plan, target: str | None = None) -> Compiled:

@@ -9,15 +9,24 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import jax
 import numpy as np
 
 from shardwright import _jax
 from shardwright.errors import ShardwrightError
+
+F = TypeVar("F", bound=Callable[..., Any])
+NO_DATA = (
+    "O",
+    "S",
+    "U",
+    "M",
+    "m",
+)  # kinds of NumPy arrays that JAX has none of: objects, words, dates
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +45,7 @@ class Signature:
     static_argnames: tuple[str, ...]
     donated_argnums: tuple[int, ...]
     mesh: Any = field(default_factory=jax.sharding.get_abstract_mesh)  # set around the function
+    planned: Any = None  # abstract mesh of the plan, for functions that name axes of no mesh
     output: _Output = field(default_factory=lambda: _Output())
 
     def match(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | None:
@@ -47,10 +57,13 @@ class Signature:
             return None
         rest = [_unwrap(x) for x, used in zip(flat, self.is_input, strict=True) if not used]
         mine = [_unwrap(x) for x in self.static]
-        if any(a is not b and a != b for a, b in zip(rest, mine, strict=True)):
+        if not all(map(_same, rest, mine)):
             return None
         leaves = [leaf for leaf, used in zip(flat, self.is_input, strict=True) if used]
-        return leaves if tuple(map(_is_weak, leaves)) == self.weak else None
+        try:
+            return leaves if tuple(map(_is_weak, leaves)) == self.weak else None
+        except TypeError:  # a leaf that is no array now
+            return None
 
     @property
     def has_static_leaves(self) -> bool:
@@ -94,13 +107,12 @@ class _Output:
     paths: tuple[str, ...] = ()
 
     def record(self, out: Any) -> list[Any]:
-        with_paths, self.tree = jax.tree_util.tree_flatten_with_path(out)
-        flat = [leaf for _, leaf in with_paths]
+        flat, self.tree = jax.tree.flatten(out)
         self.is_array = tuple(is_array(leaf) for leaf in flat)
         self.static = tuple(x for x, yes in zip(flat, self.is_array, strict=True) if not yes)
         self.paths = tuple(
             "result" + jax.tree_util.keystr(path)
-            for (path, _), yes in zip(with_paths, self.is_array, strict=True)
+            for path, yes in zip(leaf_paths(out), self.is_array, strict=True)
             if yes
         )
         return [x for x, yes in zip(flat, self.is_array, strict=True) if yes]
@@ -120,11 +132,42 @@ class _Static:
         self.value = value
 
 
+def _same(a: Any, b: Any) -> bool:
+    """Whether two things that are no data are equal, whatever they take equality for."""
+    if a is b:
+        return True
+    try:
+        return type(a) is type(b) and bool(np.all(a == b))
+    except Exception:
+        return False
+
+
+def leaf_paths(tree: Any) -> Iterator[tuple[Any, ...]]:
+    """The path of every leaf, as a user would write it: through a box, not into it."""
+    for path, node in jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_box)[0]:
+        if not _is_box(node):
+            yield path
+            continue
+        for inner, _ in jax.tree_util.tree_flatten_with_path(node)[0]:
+            opened = bool(inner) and getattr(inner[0], "name", None) == "value"
+            yield (*path, *inner[opened:])
+
+
+def _is_box(node: Any) -> bool:
+    """Whether a node is Flax's box around an array: a Variable of nnx, metadata of linen."""
+    return any(
+        c.__name__ in ("Variable", "AxisMetadata") and c.__module__.startswith("flax.")
+        for c in type(node).__mro__
+    )
+
+
 def is_array(leaf: Any) -> bool:
     """Whether a leaf is data: an array, its shape, or a Python number."""
-    if isinstance(leaf, bool | int | float | complex | np.generic):
+    if isinstance(leaf, bool | int | float | complex):
         return True
-    return hasattr(leaf, "shape") and hasattr(leaf, "dtype") and not callable(leaf)
+    if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype") or callable(leaf):
+        return False
+    return getattr(leaf.dtype, "kind", "") not in NO_DATA
 
 
 def _is_weak(leaf: Any) -> bool:
@@ -162,6 +205,10 @@ def _numbers(what: str, argnums: int | Sequence[int], count: int) -> tuple[int, 
     """Positions of arguments, counted from the front."""
     argnums = (argnums,) if isinstance(argnums, int) else tuple(argnums)
     for n in argnums:
+        if not isinstance(n, int):
+            raise ShardwrightError(
+                f"{what} are positions of arguments, got {n!r}", try_=f"{what}=0, or (0, 2)"
+            )
         if not -count <= n < count:
             raise ShardwrightError(
                 f"{what} names argument {n} of a call with {count} positional arguments",
@@ -190,10 +237,58 @@ def _check_call(fn: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
+        try_ = "pass the arguments exactly as you would call the function"
+        by_name = [k for k in ("static_argnames", "donate_argnames") if k in kwargs]
+        if by_name:
+            try_ = f"jax.jit({name}, {by_name[0]}=...): a jitted function keeps its options"
         raise ShardwrightError(
-            f"the arguments do not fit {name}{signature}: {error}",
-            try_="pass the arguments exactly as you would call the function",
+            f"the arguments do not fit {name}{signature}: {error}", try_=try_
         ) from None
+
+
+def asks_which(public: F) -> F:
+    """A public function that takes a call of the user's function next to options of its own.
+
+    A keyword that may mean either is an error: silently taken, the function would run without it.
+    """
+    parameters = inspect.signature(public).parameters.values()
+    options = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
+
+    @functools.wraps(public)
+    def checked(fn: Any, /, *args: Any, **given: Any) -> Any:
+        both = sorted(options & given.keys() & _open_parameters(fn, args))
+        if both:
+            what, name = public.__name__, _name(fn)
+            raise ShardwrightError(
+                f"{both[0]}= is an option of {what}() and a parameter of {name}: which is meant?",
+                try_=f"functools.partial({name}, {both[0]}=...) for the function's own (an array:"
+                " by position, or through a lambda)",
+            )
+        return public(fn, *args, **given)
+
+    return cast(F, checked)
+
+
+def _open_parameters(fn: Any, args: tuple[Any, ...]) -> set[str]:
+    """The parameters that a call may still give by name; those that a partial gives are closed."""
+    try:
+        signature = inspect.signature(fn)
+        bound = signature.bind_partial(*args).arguments
+    except (TypeError, ValueError):
+        return set()  # not a function, a builtin or too many arguments: said later
+    closed = set(bound) | set(fn.keywords if isinstance(fn, functools.partial) else ())
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return {p.name for p in signature.parameters.values() if p.kind in named} - closed
+
+
+def check_callable(fn: Any) -> None:
+    """Raises unless it can be called."""
+    if not callable(fn):
+        raise ShardwrightError(
+            f"expected a function to partition, got {type(fn).__name__}: {fn!r:.60}",
+            try_="pass the function itself, then its arguments:"
+            " partition(train_step, state, batch)",
+        )
 
 
 def sign(
@@ -202,14 +297,10 @@ def sign(
     kwargs: dict[str, Any],
     static_argnums: int | Sequence[int] = (),
     donate_argnums: int | Sequence[int] = (),
+    mesh: Any = None,
 ) -> Signature:
-    """The signature of one call."""
-    if not callable(fn):
-        raise ShardwrightError(
-            f"expected a function to partition, got {type(fn).__name__}: {fn!r:.60}",
-            try_="pass the function itself, then its arguments:"
-            " partition(train_step, state, batch)",
-        )
+    """The signature of one call; `mesh` is the abstract mesh it is planned for."""
+    check_callable(fn)
     name, count = _name(fn), len(args)
     _check_call(fn, name, args, kwargs)
     own_static, own_static_names, own_donated = _jax.jit_options(fn)
@@ -217,13 +308,17 @@ def sign(
     static = tuple(sorted({*given, *_own_numbers(own_static, count)}))
     given = _numbers("donate_argnums", donate_argnums, count)
     donated = {*given, *_own_numbers(own_donated, count)}
+    if donated & set(static):
+        raise ShardwrightError(
+            f"argument {min(donated & set(static))} of {name} is both static and donated",
+            try_="donate arrays only",
+        )
     donated_names = _jax.jit_donated_names(fn)
-    with_paths, tree = jax.tree_util.tree_flatten_with_path(
-        _keep_static(args, kwargs, static, own_static_names)
-    )
+    call = _keep_static(args, kwargs, static, own_static_names)
+    flat, tree = jax.tree.flatten(call)
     names = _argument_names(fn, count)
     paths, weak, is_input, gone, rest = [], [], [], [], []
-    for path, leaf in with_paths:
+    for path, leaf in zip(leaf_paths(call), flat, strict=True):
         side, which, *inner = path
         is_input.append(is_array(leaf))
         if not is_input[-1]:
@@ -235,5 +330,5 @@ def sign(
         gone.append(which.idx in donated if side.idx == 0 else which.key in donated_names)
     return Signature(
         name, tuple(names), tuple(paths), tuple(weak), tuple(gone), tree, tuple(is_input),
-        tuple(rest), static, own_static_names, tuple(sorted(donated)),
+        tuple(rest), static, own_static_names, tuple(sorted(donated)), planned=mesh,
     )  # fmt: skip

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -11,7 +12,8 @@ import numpy as np
 
 from shardwright import _jax
 from shardwright.errors import ShardwrightError
-from shardwright.program.arguments import Signature, sign
+from shardwright.mesh import Mesh
+from shardwright.program.arguments import Signature, asks_which, sign
 from shardwright.program.regions import REGION_OPS
 from shardwright.program.source import is_user_code
 from shardwright.program.types import (
@@ -36,13 +38,20 @@ CALLS = {
     "remat_opt": "fwd_jaxpr", "xla_metadata_call": "jaxpr",
     "remat2": "jaxpr", "checkpoint": "jaxpr", "remat": "jaxpr",
 }  # fmt: skip
-PINS = {"sharding_constraint": "sharding", "reshard": "dst_sharding"}
+# Primitives that only say how a value is split: the parameter, and what the user wrote.
+PINS = {
+    "sharding_constraint": ("sharding", "with_sharding_constraint"),
+    "reshard": ("dst_sharding", "reshard"),
+}
+OUT_SHARDINGS = ("out_sharding", "sharding")  # parameters of any other op under explicit axes
 REMATS = ("remat2", "checkpoint", "remat")
 CARRIES = ("scan.carry", "while.carry")  # what comes round again is always needed
 
 
+@asks_which
 def trace(
     fn: Callable[..., Any],
+    /,
     *args: Any,
     static_argnums: int | Sequence[int] = (),
     donate_argnums: int | Sequence[int] = (),
@@ -52,7 +61,20 @@ def trace(
 
     >>> print(trace(jnp.dot, jax.ShapeDtypeStruct((8, 4), "float32"), np.ones((4, 2), "float32")))
     """
-    signature = sign(fn, args, kwargs, static_argnums, donate_argnums)
+    return trace_call(fn, args, kwargs, static_argnums, donate_argnums)
+
+
+def trace_call(
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    static_argnums: int | Sequence[int] = (),
+    donate_argnums: int | Sequence[int] = (),
+    mesh: Mesh | None = None,
+) -> Program:
+    """The Program of one call, planned for `mesh`: its axes may be named in the function."""
+    planned = None if mesh is None else _jax.abstract_mesh(mesh.sizes, mesh.names)
+    signature = sign(fn, args, kwargs, static_argnums, donate_argnums, planned)
     return build(trace_jaxpr(fn, signature, signature.leaves(args, kwargs)), signature)
 
 
@@ -60,9 +82,8 @@ def trace_jaxpr(fn: Callable[..., Any], signature: Signature, leaves: Sequence[A
     """The closed jaxpr of the flat function; errors in the user's code name the user's line.
 
     The ops must be the same when the plan is made and when it is run. So only the types of the
-    leaves count, not where they are; and which are weakly typed, and the mesh around the function,
-    is as in the signature. Its axes are automatic unless the function cannot do without explicit
-    ones.
+    leaves count, not where they are; and which are weakly typed, and the meshes that may be around
+    the function, is as in the signature.
     """
 
     def flat(*arrays: Any) -> list[Any]:
@@ -71,8 +92,8 @@ def trace_jaxpr(fn: Callable[..., Any], signature: Signature, leaves: Sequence[A
 
     flat.__name__ = signature.name
     types = [_jax.bare(a, weak) for a, weak in zip(leaves, signature.weak, strict=True)]
-    failed: Exception | None = None
-    for mesh in dict.fromkeys((_jax.automatic(signature.mesh), signature.mesh)):
+    failures: list[Exception] = []
+    for mesh in _meshes_around(signature):
         try:
             with jax.sharding.use_abstract_mesh(mesh):
                 traced = _jax.trace(jax.jit(flat), tuple(types), {})
@@ -80,12 +101,31 @@ def trace_jaxpr(fn: Callable[..., Any], signature: Signature, leaves: Sequence[A
         except ShardwrightError:
             raise
         except Exception as error:  # the user's function may raise anything
-            failed = failed or error
+            failures.append(error)
+    failed = next((e for e in failures if not _jax.wants_another_mesh(e)), failures[-1])
+    try_ = "call it under jax.make_jaxpr with the same arguments to see the full traceback"
+    if _jax.wants_another_mesh(failed) and signature.mesh.empty:
+        try_ = "give the mesh whose axes it names: under jax.set_mesh(mesh)"
+        if signature.planned is None:
+            try_ += ", or with mesh=... of partition(), check() or analyze()"
     raise ShardwrightError(
         f"{signature.name} failed while being traced: {type(failed).__name__}: {failed}",
         at=_user_line(failed),
-        try_="call it under jax.make_jaxpr with the same arguments to see the full traceback",
+        try_=try_,
     ) from failed
+
+
+def _meshes_around(signature: Signature) -> list[Any]:
+    """The meshes to trace under, until one will do.
+
+    The user's own comes first, and alone if there is one: its axes are automatic unless the
+    function cannot do without explicit ones. Without one, a function that names axes is traced
+    under the mesh of the plan.
+    """
+    around, planned = signature.mesh, signature.planned
+    if not around.empty:
+        return list(dict.fromkeys((_jax.automatic(around), around)))
+    return [around] if planned is None else [around, planned, _jax.explicit(planned)]
 
 
 def _user_line(error: BaseException | None) -> str | None:
@@ -182,9 +222,19 @@ class Walk:
         results = [self.new_value(v.aval, index) for v in eqn.outvars]
         rule = self.rule(eqn, name)
         self.append(eqn, name, operands, results, rule)
-        if name in PINS:
-            self.pins.append(UserPin(results[0], eqn.params[PINS[name]]))
+        self.pins += self.user_pins(eqn, name, results)
         return results
+
+    def user_pins(self, eqn: Any, name: str, results: Sequence[int]) -> Iterator[UserPin]:
+        """What an equation says of how its result is split; a backward pass only repeats it."""
+        if name in PINS:
+            parameter, by = PINS[name]
+            yield UserPin(results[0], eqn.params[parameter], by)
+        elif not self.transposed:
+            for parameter in OUT_SHARDINGS:
+                sharding = eqn.params.get(parameter)
+                if isinstance(sharding, jax.sharding.NamedSharding):
+                    yield UserPin(results[0], sharding, "out_sharding")
 
     def append(
         self, eqn: Any, name: str, operands: Sequence[int], results: Sequence[int], rule: Rule,
@@ -332,7 +382,7 @@ class Walk:
             region.op = op_place.get(region.op, NO_OP)
             region.inputs = tuple(place[v] for v in region.inputs)
             region.outputs = tuple(place[v] for v in region.outputs)
-        self.pins = [UserPin(place[p.value], p.sharding) for p in self.pins if place[p.value] >= 0]
+        self.pins = [replace(p, value=place[p.value]) for p in self.pins if place[p.value] >= 0]
         self.values = live
 
     def tie(

@@ -111,10 +111,11 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class UserPin:
-    """A with_sharding_constraint in the user's code."""
+    """A sharding in the user's code."""
 
     value: int
     sharding: Any
+    by: str  # "with_sharding_constraint", "reshard" or "out_sharding"
 
 
 @dataclass(slots=True, weakref_slot=True)

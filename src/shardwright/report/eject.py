@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from shardwright.errors import ShardwrightError
 from shardwright.report.facts import Record, mesh_sizes, mesh_text
 from shardwright.report.words import spec_text
 
@@ -65,10 +66,11 @@ def find(mesh, specs, path, leaf):
     if not hasattr(leaf, "shape") and not isinstance(leaf, (bool, int, float, complex)):
         return None
     name = path[0].key + jax.tree_util.keystr(path[1:])
-    spec = specs.get(name)
-    if spec is None:
-        spec = specs.get(re.sub(r"\\[\\d+\\]", "[*]", name))
-    return None if spec is None else NamedSharding(mesh, spec)
+    for name in (name, name.removesuffix(".value")):  # Flax keeps arrays in boxes
+        for known in (name, re.sub(r"\\[\\d+\\]", "[*]", name)):
+            if known in specs:
+                return NamedSharding(mesh, specs[known])
+    return None
 
 
 def shardings(mesh, specs, tree):
@@ -109,7 +111,8 @@ def jit(fn, mesh, *args, **kwargs):
         given, known = iter(given), zip(rows, places, strict=True)
         leaves = [leaf if place is None else next(given) for (_, leaf), place in known]
         again, more = unnamed(jax.tree_util.tree_unflatten(tree, leaves), args, kwargs)
-        return fn(*again, **more)
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):  # its axes may be named inside
+            return fn(*again, **more)
 
     result = jax.eval_shape(call, *arrays(args, kwargs))
     known = zip(rows, places, strict=True)
@@ -131,6 +134,12 @@ def to_python(record: Record) -> str:
     for size in sizes.values():
         count *= size
     call = record["call"]
+    if call is None:
+        raise ShardwrightError(
+            f"the file of this plan does not say how {record['program']} is called: it is of"
+            f" version {record['version']}",
+            try_="plan.bind(fn, *args).to_python(), or plan again and save",
+        )
     return SNIPPET.format(
         name=record["program"], mesh=mesh_text(record), count=count, axes=sizes,
         arguments=tuple(call["arguments"]), static=tuple(call["static"]),

@@ -86,7 +86,7 @@ def format_decisions(record: Record) -> str:
     text += columns(rows, right=(2,)) if rows else "  nothing is split"
     if record["overrides"]:
         text += f"\n  and {len(record['overrides'])} single layouts overridden by refinement"
-    return text
+    return "\n".join([text, *(f"  {note}" for note in record.get("notes", ()))])
 
 
 def format_costs(record: Record) -> str:

@@ -22,8 +22,7 @@ _BY_REASON: dict[str, str] = {
     "appears only inside Pallas kernels": """
         bitcast broadcast_to einshape_lo max_contiguous multiple_of reciprocal roll
         remove_memory_space with_memory_space_constraint""",
-    "mutable references and linear buffers have no factors": """
-        create_linear pin unpin run_state""",
+    "linear buffers have no factors": "create_linear pin unpin",
     "a token or an effect, not an array": "after_all create_token check dce_sink unreachable",
     "shapes of exported programs, known before a plan is made": """
         dim_as_value dimension_size shape_assertion""",

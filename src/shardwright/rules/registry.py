@@ -35,6 +35,7 @@ STRUCTURAL: dict[str, str] = {
     "xla_metadata_call": _INLINED,
     "remat2": "inlined, its ops marked as rematerialised",
     "custom_linear_solve": "inlined: the ops of its `solve` take its place",
+    "run_state": "inlined: the ops of its body, its references as plain values",
     **dict.fromkeys(_SPARSE, "inlined: the gathers and scatters that JAX lowers it to"),
     "scan": "a region that runs `length` times",
     "while": "two regions, condition and body, with an estimated trip count",

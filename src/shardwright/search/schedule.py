@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -31,6 +31,7 @@ class Wish:
     said: str
     values: tuple[int, ...] = ()  # that must end up so
     dim: int = 0
+    must: bool = True  # else it is followed where other wishes leave room
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class Schedule:
     allowed: Callable[[int, int], bool]
     overrides: dict[int, Placement]
     free: bool  # nothing was asked: every strategy is a candidate
-    parts: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = field(default=())  # what was said and is not followed
 
 
 def plan_schedule(context: Context, tactics: Sequence[Tactic] | None) -> Schedule:
@@ -57,11 +58,10 @@ def plan_schedule(context: Context, tactics: Sequence[Tactic] | None) -> Schedul
             f"not a tactic: {unknown[0]!r}", try_='DataParallel("data"), Search(axes=["model"])'
         )
     wishes = [w for t in tactics if isinstance(t, Pin) for w in _wishes(context, t)]
-    wishes += _written(context)
-    state = empty(len(model.mesh.sizes))
-    for wish in wishes:
-        if wish.group not in {e.group for e in state[wish.axis]}:
-            state = append(state, wish.axis, Entry(wish.group))
+    written = _written(context)
+    wishes += [w for w in written if w.must]
+    wishes, ignored = _add_possible(context, wishes, [w for w in written if not w.must])
+    state = _listed(context, wishes)
     for tactic in strategies:
         axis = context.axis(tactic.axis)  # type: ignore[attr-defined]
         found = tactic.entries(context, state[axis])  # type: ignore[attr-defined]
@@ -82,8 +82,65 @@ def plan_schedule(context: Context, tactics: Sequence[Tactic] | None) -> Schedul
     free = not wishes and not strategies and not banned and not limits and not overrides
     return Schedule(
         state, axes, allowed, overrides, free and len(axes) == len(model.mesh.sizes),
-        tuple(str(t) for t in (*tactics, *[w.said for w in _written(context)])),
+        tuple(f"not followed: {said}" for said in dict.fromkeys(w.said for w in ignored)),
     )  # fmt: skip
+
+
+def _listed(context: Context, wishes: Sequence[Wish]) -> State:
+    """Lists of the groups wished for: in an order that meets all wishes if one is found.
+
+    On a residual stream the sequence may be wished for and on the hidden layer its features: a
+    hidden value has both dims, so the features come first in the list.
+    """
+    state = empty(len(context.model.mesh.sizes))
+    for wish in wishes:
+        if wish.group not in {e.group for e in state[wish.axis]}:
+            state = append(state, wish.axis, Entry(wish.group))
+    first, seen = state, {state}
+    while True:
+        clash = next(((w, g) for w, g in _unmet(context, state, wishes) if g is not None), None)
+        if clash is None:
+            return state
+        wish, taken = clash
+        groups = [e.group for e in state[wish.axis] if e.group != wish.group]
+        if taken not in groups:  # the same group on another dim
+            return first
+        groups.insert(groups.index(taken), wish.group)
+        moved = tuple(Entry(g) for g in groups)
+        state = (*state[: wish.axis], moved, *state[wish.axis + 1 :])
+        if state in seen:
+            return first
+        seen.add(state)
+
+
+def _unmet(
+    context: Context, state: State, wishes: Sequence[Wish]
+) -> Iterator[tuple[Wish, int | None]]:
+    """The wishes that these lists do not meet, and the group that took the axis, if one did."""
+    layouts = context.model.layouts
+    placements, _ = layouts.place([state])
+    for wish in wishes:
+        for v in wish.values:
+            index = int(layouts.of_value[v])
+            got = int(placements[0, index, wish.axis])
+            if got == WHOLE:
+                yield wish, None
+            elif layouts.table[index].atoms[got].dim != wish.dim:
+                yield wish, layouts.table[index].atoms[got].group
+
+
+def _add_possible(
+    context: Context, wishes: list[Wish], more: Sequence[Wish]
+) -> tuple[list[Wish], list[Wish]]:
+    """(these wishes and as many more as can be met together, the rest)."""
+    kept, ignored = list(wishes), []
+    for wish in more:
+        both = [*kept, wish]
+        if any(True for _ in _unmet(context, _listed(context, both), both)):
+            ignored.append(wish)
+        else:
+            kept = both
+    return kept, ignored
 
 
 def _axes(context: Context, searches: Sequence[Search], strategies: bool) -> tuple[int, ...]:
@@ -132,27 +189,33 @@ def _wishes(context: Context, pin: Pin) -> list[Wish]:
 
 
 def _written(context: Context) -> list[Wish]:
-    """The with_sharding_constraints in the user's code, as far as their axes are in the mesh."""
-    analysis, mesh = context.model.analysis, context.model.mesh
-    groups_of: list[list[tuple[int, int]]] | None = None
-    out = []
-    for pin in analysis.program.pins:
-        spec: Any = getattr(pin.sharding, "spec", None)
-        if spec is None:
-            continue
-        if groups_of is None:
-            groups_of = context.roles.groups_of
-        for dim, names in enumerate(spec):
-            for name in (names,) if isinstance(names, str) else tuple(names or ()):
-                if name not in mesh.names or not isinstance(name, str):
-                    continue
-                group = next((g for g, d in groups_of[pin.value] if d == dim), None)
-                if group is not None:
-                    said = (
-                        f"with_sharding_constraint({spec}) at {analysis.program.where(pin.value)}"
-                    )
-                    out.append(Wish(mesh.names.index(name), group, said, (pin.value,), dim))
-    return out
+    """The shardings in the user's code, as far as their axes are in the mesh.
+
+    A constraint must be met. Programs for explicit axes say where every result goes and may send
+    it elsewhere in the next line, so theirs are followed as far as they go together.
+    """
+    model, program = context.model, context.model.analysis.program
+    out: dict[tuple[int, int, int, int, str], Wish] = {}  # equal layers say equal things
+    for pin in program.pins:
+        for dim, axis in _split_dims(pin.sharding, model.mesh.names):
+            group = next((g for g, d in context.roles.groups_of[pin.value] if d == dim), None)
+            if group is None:
+                continue
+            spec, layout = pin.sharding.spec, int(model.layouts.of_value[pin.value])
+            said = f"{pin.by}({spec}) at {program.where(pin.value)}"
+            wish = Wish(
+                axis, group, said, (pin.value,), dim, must=pin.by == "with_sharding_constraint"
+            )
+            out.setdefault((axis, group, layout, dim, pin.by), wish)
+    return list(out.values())
+
+
+def _split_dims(sharding: Any, names: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """(dim, axis) of every split that a sharding asks for on a mesh with these axis names."""
+    for dim, on in enumerate(getattr(sharding, "spec", ())):
+        for name in on if isinstance(on, tuple) else (on,):
+            if isinstance(name, str) and name in names:
+                yield dim, names.index(name)
 
 
 def _replicated(

@@ -47,6 +47,7 @@ class Found:
     how: tuple[str, ...]  # what each stage did, one line each
     interrupted: bool = False
     baseline_states: dict[str, State] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()  # what the user's code says and is not followed
 
 
 def search(
@@ -200,4 +201,5 @@ class _Run:
         return Found(
             self.state, given, cost, self.certificate.against(cost.step_s), rows,
             self.objective.evaluations, tuple(self.how), self.interrupted, states,
+            self.schedule.notes,
         )  # fmt: skip
