@@ -24,7 +24,14 @@ from shardwright.program.arguments import Signature, check_callable, sign
 from shardwright.program.fingerprint import argument_types, fingerprint
 from shardwright.program.tracing import build, trace_jaxpr
 from shardwright.program.types import Program, format_type
-from shardwright.record import call_record, read_record, spec_records, write_record
+from shardwright.record import (
+    call_record,
+    override_records,
+    read_overrides,
+    read_record,
+    spec_records,
+    write_record,
+)
 from shardwright.search.exact import Certificate
 from shardwright.spmd.decisions import Entry, State
 from shardwright.spmd.ir import Collective, Ir
@@ -144,9 +151,8 @@ class Plan:
         model = CostModel(
             analysis, self.mesh, self.device, overlap=self.cost.overlap, pinned=pinned
         )
-        model.overrides = {int(layout): tuple(p) for layout, p in self.record["overrides"].items()}
         state = _to_state(self.decisions, analysis)
-        self._check_specs(model, state)
+        self._override(model, state)
         record = self.record | {"call": call_record(program)}
         return Plan(record, Bound(fn, program, model, state))
 
@@ -197,13 +203,17 @@ class Plan:
             changes = [f"the computation: was {planned_ops} ops, is {ops}"]
         raise _another_program(program.name, changes)
 
-    def _check_specs(self, model: CostModel, state: State) -> None:
-        """The decisions must mean what they meant to the version that wrote them."""
+    def _override(self, model: CostModel, state: State) -> None:
+        """Gives the model the overrides: with them, all must mean what it meant when written."""
+        now: dict[str, Any]
         try:
-            now = dict(zip(("specs", "result_specs"), spec_records(model, state), strict=True))
-        except IndexError:  # an override of something that is not there
+            model.overrides |= read_overrides(self.record, model)
+            specs, result_specs = spec_records(model, state)
+            overrides = override_records(model, state)
+            now = {"overrides": overrides, "specs": specs, "result_specs": result_specs}
+        except (IndexError, KeyError, TypeError):  # an override of something that is not there
             now = {}
-        if now != {key: self.record[key] for key in ("specs", "result_specs")}:
+        if now != {key: self.record[key] for key in ("overrides", "specs", "result_specs")}:
             raise ShardwrightError(
                 "the decisions of this plan mean another sharding here than when it was made",
                 by=f"Shardwright {self.record.get('shardwright', 'of another version')}",

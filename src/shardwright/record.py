@@ -7,10 +7,13 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from shardwright._version import __version__
 from shardwright.analysis.analysis import Analysis
+from shardwright.analysis.labels import any_index
 from shardwright.cost.breakdown import Breakdown, peak_breakdown
-from shardwright.cost.model import CostModel, model_collectives
+from shardwright.cost.model import CostModel, model_collectives, partitioned
 from shardwright.errors import ShardwrightError
 from shardwright.lowering.steps import Spec, border_specs
 from shardwright.mesh import Mesh
@@ -19,6 +22,7 @@ from shardwright.program.types import Program
 from shardwright.search.roles import group_roles
 from shardwright.spmd.decisions import State
 from shardwright.spmd.ir import Collective
+from shardwright.spmd.layout import Placement
 
 # Of the plan file. 2 says how the function is called, which to_python() needs, and who wrote it.
 VERSION = 2
@@ -54,7 +58,7 @@ def build_record(
         "device": model.device.to_dict(),
         "options": options,
         "decisions": _from_state(model.mesh, analysis, state),
-        "overrides": {str(k): list(p) for k, p in sorted(model.overrides.items())},
+        "overrides": override_records(model, state),
         "specs": specs,
         "result_specs": result_specs,
         "cost": {
@@ -78,6 +82,39 @@ def build_record(
     }  # fmt: skip
     plain: dict[str, Any] = json.loads(json.dumps(record))  # just what a saved plan holds
     return plain
+
+
+def override_records(model: CostModel, state: State) -> list[dict[str, Any]]:
+    """Layouts stored in another way than the lists say, each by its first value."""
+    program, of_value = model.analysis.program, model.layouts.of_value
+    pinned = [layout.pinned for layout in model.layouts.table]
+    stored = partitioned(model, state)
+    out = []
+    for layout, placement in model.overrides.items():
+        if placement == pinned[layout]:
+            continue  # what the user wrote is read from the program again
+        values = np.flatnonzero(of_value == layout).tolist()
+        out.append({
+            "value": values[0], "placement": list(placement), "stored": stored.shape(values[0]),
+            "values": len(values), "what": sorted({_names(program, v) for v in values})[:8],
+        })  # fmt: skip
+    return sorted(out, key=lambda row: row["value"])
+
+
+def _names(program: Program, value: int) -> str:
+    """An argument, a copy of one, or the op and line that make a value; equal for all layers."""
+    path = program.values[program.origin(value)].path
+    if path is not None:
+        path = any_index(path)
+        return path if program.values[value].path is not None else f"a copy of {path}"
+    op = program.values[value].op
+    return f"{program.ops[op].name} at {program.where(value)}" if op >= 0 else "a constant"
+
+
+def read_overrides(record: dict[str, Any], model: CostModel) -> dict[int, Placement]:
+    """{layout: placement} of a plan's overrides, in a model of its program."""
+    rows = record["overrides"]
+    return {int(model.layouts.of_value[row["value"]]): tuple(row["placement"]) for row in rows}
 
 
 def call_record(program: Program) -> dict[str, list[Any]]:
@@ -138,6 +175,12 @@ def read_record(path: str | Path) -> dict[str, Any]:
     missing = [key for key in NEEDED if key not in record]
     if missing:
         raise ShardwrightError(f"{path} is not a plan: it has no {missing[0]!r}", try_=ASK)
+    if version < 2 and record["overrides"]:  # by numbers that mean other layouts now
+        raise ShardwrightError(
+            f"{path} was written by an older Shardwright, whose layouts had other numbers",
+            try_="plan again",
+        )
+    record["overrides"] = record["overrides"] or []
     record.setdefault("call", None)  # version 1 has neither; bind() knows the call again
     record.setdefault("notes", [])
     return record

@@ -165,12 +165,16 @@ def test_a_file_of_version_1(tmp_path: Path) -> None:
         "  try     plan.bind(fn, *args).to_python(), or plan again and save"
     )
     assert old.bind(matmul, X, W).to_python() == plan.to_python()
+    (tmp_path / "plan.json").write_text(json.dumps(record | {"overrides": {"3": [-1, 0]}}))
+    with pytest.raises(sw.ShardwrightError, match="layouts had other numbers"):
+        sw.load(tmp_path / "plan.json")
 
 
 def test_decisions_that_mean_something_else(tmp_path: Path) -> None:
     """A file of a version that numbers layouts otherwise is refused, not run in another way."""
     record = make().record
-    for overrides in ({"1": [0, -1]}, {"99": [0, -1]}):
+    one = {"value": 1, "placement": [0, -1], "stored": "", "values": 1, "what": []}
+    for overrides in ([one], [one | {"value": 99}], {"1": [0, -1]}):
         (tmp_path / "plan.json").write_text(json.dumps(record | {"overrides": overrides}))
         with pytest.raises(sw.ShardwrightError, match="mean another sharding here"):
             sw.load(tmp_path / "plan.json").jit(matmul)(X, W)

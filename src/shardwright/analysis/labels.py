@@ -13,9 +13,14 @@ _NAME = re.compile(r"(?:^|\.|\[')([A-Za-z_]\w*)(?:'\])?")
 GENERIC = ("kernel", "bias", "scale", "weight")
 
 
+def any_index(path: str) -> str:
+    """A path with every index starred: layers[*]['w1']."""
+    return _INDEX.sub("[*]", path)
+
+
 def starred(path: str, dim: int) -> str:
     """An argument dim with every index starred: layers[*]['w1'][1]."""
-    return _INDEX.sub("[*]", path) + f"[{dim}]"
+    return any_index(path) + f"[{dim}]"
 
 
 def patterns(paths_dims: Sequence[tuple[str, int]]) -> dict[str, str]:

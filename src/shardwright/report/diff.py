@@ -62,8 +62,13 @@ def _decisions(a: Record, b: Record) -> Iterator[str]:
             yield f"  - {_entries(old)}"
             yield f"  + {_entries(new)}"
     if a["overrides"] != b["overrides"]:
-        count = len(_either(a["overrides"], b["overrides"]))
-        yield f"single layouts: {count} overridden differently"
+        old, new = (
+            {", ".join(row["what"]): row["stored"] for row in one["overrides"]} for one in (a, b)
+        )
+        yield "kept in another way than the lists say"
+        for what in _either(old, new):
+            stored = [one.get(what, "as listed") for one in (old, new)]
+            yield f"  {short_path(what)}: {' -> '.join(stored)}"
 
 
 def _entries(entries: list[dict[str, Any]] | None) -> str:

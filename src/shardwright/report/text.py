@@ -85,8 +85,18 @@ def format_decisions(record: Record) -> str:
     text += "\n\na value gives each axis to the first of these dims that it has\n"
     text += columns(rows, right=(2,)) if rows else "  nothing is split"
     if record["overrides"]:
-        text += f"\n  and {len(record['overrides'])} single layouts overridden by refinement"
+        text += "\n\nbut these are kept in another way\n" + columns(_overrides(record))
     return "\n".join([text, *(f"  {note}" for note in record.get("notes", ()))])
+
+
+def _overrides(record: Record) -> list[tuple[str, str]]:
+    """How single layouts are stored, and what they are."""
+    rows = [
+        (row["stored"], listed([short_path(what) for what in row["what"]], 2))
+        for row in record["overrides"]
+    ]
+    more = len(rows) - ENTRIES
+    return rows[:ENTRIES] + ([(f"+{more} more", "")] if more > 0 else [])
 
 
 def format_costs(record: Record) -> str:

@@ -179,8 +179,8 @@ def find_collectives(given: Partitioned) -> list[Collective]:
             if op.name == "return":
                 cause = f"{returned[v]} is given back as {given.shape(v)}"
             else:
-                what = "partial sums" if choice.partial else "result"
-                cause = f"{what} of {op.name}, kept as {given.shape(v)}"
+                what = f"partial sums of {op.name}" if choice.partial else describe(program, v)
+                cause = f"{what}, kept as {given.shape(v)}"
             add(moves, v, cause)
     return found
 
