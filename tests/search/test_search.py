@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import threading
 
+import jax.numpy as jnp
 import pytest
 
+from shardwright.api import partition
 from shardwright.cost.cost import Cost
+from shardwright.cost.devices import Device
 from shardwright.errors import ShardwrightError
 from shardwright.search import (
     FSDP,
@@ -116,6 +119,13 @@ def test_interruption_returns_the_best_so_far() -> None:
     found = search(model, progress=stop)
     assert found.interrupted and found.cost.step_s > 0
     assert seen[-1].evaluations > 0  # type: ignore[attr-defined]
+
+
+def test_a_program_that_costs_nothing() -> None:
+    """No change saves a part of nothing: the search ends without a clock."""
+    device = Device.like("h100", name="free", latency_s=0.0, op_overhead_s=0.0)
+    plan = partition(lambda x: x, jnp.ones((16, 8)), mesh={"data": 4, "model": 2}, device=device)
+    assert plan.cost.step_s == 0.0
 
 
 def test_two_threads_with_their_own_models() -> None:

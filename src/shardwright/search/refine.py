@@ -92,7 +92,7 @@ def refine_layouts(
         values = objective.stored(state, [{**chosen, i: option} for i, option in changes])
         better: dict[int, Placement] = {}  # the best change of each layout, best layout first
         for k in np.argsort(values, kind="stable").tolist():
-            if values[k] <= best_s * (1 - WORTHWHILE):
+            if values[k] < best_s * (1 - WORTHWHILE):  # of nothing there is nothing to save
                 better.setdefault(*changes[k])
         if not better:
             break
