@@ -1,3 +1,3 @@
-"""The version of Shardwright; pyproject.toml has the same."""
+"""The version of Shardwright; pyproject.toml reads it here, without importing the rest."""
 
 __version__ = "0.1.0"
