@@ -20,11 +20,13 @@ from shardwright.search import (
     Replicate,
     Search,
     SequenceParallel,
+    WeightStationary,
     ZeRO,
 )
 
 __all__ = [
     "FSDP", "ContextParallel", "DataParallel", "Device", "ExpertParallel", "Limit", "Megatron",
-    "Mesh", "Pin", "Plan", "Replicate", "Search", "SequenceParallel", "ShardwrightError", "ZeRO",
+    "Mesh", "Pin", "Plan", "Replicate", "Search", "SequenceParallel", "ShardwrightError",
+    "WeightStationary", "ZeRO",
     "__version__", "analyze", "check", "devices", "jit", "load", "partition", "rule", "trace",
 ]  # fmt: skip

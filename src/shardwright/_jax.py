@@ -10,7 +10,6 @@ import jax
 from jax._src import core, source_info_util
 
 Literal = core.Literal
-DropVar = core.DropVar
 ClosedJaxpr = core.ClosedJaxpr
 
 
@@ -135,11 +134,6 @@ def opened(eqn: Any) -> Any:
             return retrace(call, [v.aval for v in eqn.invars])
     except NotImplementedError:  # references to what only a kernel has
         return None
-
-
-def is_jitted(fn: Any) -> bool:
-    """Whether a callable came out of jax.jit."""
-    return hasattr(fn, "trace") and hasattr(fn, "lower") and isinstance(fn, jax.stages.Wrapped)
 
 
 def jit_options(fn: Any) -> tuple[tuple[int, ...], tuple[str, ...], tuple[int, ...]]:

@@ -142,9 +142,9 @@ def write_record(record: dict[str, Any], path: str | Path) -> None:
     beside = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         if target.exists() and not target.is_file():  # /dev/stdout
-            target.write_text(text)
+            target.write_text(text, encoding="utf-8")
         else:
-            beside.write_text(text)
+            beside.write_text(text, encoding="utf-8")
             beside.replace(target)
     except OSError as error:
         raise ShardwrightError(
@@ -159,7 +159,7 @@ def write_record(record: dict[str, Any], path: str | Path) -> None:
 def read_record(path: str | Path) -> dict[str, Any]:
     """The plan in a file, of this version or an older one, as this version would have it."""
     try:
-        record = json.loads(Path(path).read_text())
+        record = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, TypeError, ValueError) as error:
         raise ShardwrightError(f"cannot read a plan from {path}: {error}", try_=ASK) from None
     version = record.get("version") if isinstance(record, dict) else None

@@ -1,8 +1,8 @@
 """What a compiler materialises: which values are written to memory, and how often they are read.
 
 Elementwise chains fuse. A value that a fusible op computes is kept in memory only when something
-needs it there: a dot, a gather, a loop border, a result, or several readers for whom computing
-it again would read more than the value itself.
+needs it there: a dot, a loop border, a result, or several readers for whom computing it again
+would read more than the value itself. A gather computes just the entries that it picks.
 """
 
 from __future__ import annotations

@@ -164,7 +164,9 @@ def run_for(
 ) -> tuple[Any, Compiled]:
     """(results as host arrays, Compiled) of running `build(mesh)` on these host arrays."""
     if not target.can_run:
-        raise ShardwrightError(f"{target} can compile but not run without the hardware")
+        raise ShardwrightError(
+            f"{target} can compile but not run without the hardware", try_="run=False"
+        )
     if _needs_child(target, mesh):
         reply = compile_in_child(
             build, args, kwargs or {}, mesh, _host_count(target, mesh), run=True

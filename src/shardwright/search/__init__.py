@@ -14,6 +14,7 @@ from shardwright.search.tactics import (
     Search,
     SequenceParallel,
     Tactic,
+    WeightStationary,
     ZeRO,
 )
 
@@ -31,6 +32,7 @@ __all__ = [
     "Search",
     "SequenceParallel",
     "Tactic",
+    "WeightStationary",
     "ZeRO",
     "search",
 ]

@@ -16,21 +16,10 @@ from shardwright.search.tactics import (
     SequenceParallel,
     Strategy,
     Tactic,
+    WeightStationary,
     ZeRO,
 )  # fmt: skip
-from shardwright.spmd.decisions import AxisList, Entry, State, append, empty
-
-
-class WeightStationary(Strategy):
-    """The residual stream is split, so that weights never move: for decoding."""
-
-    __slots__ = ()
-
-    def entries(self, context: Context, listed: AxisList) -> AxisList | NotApplicable:
-        fit = [g for g in context.roles.residual if context.splits(g, self.axis)]
-        if not fit:
-            return NotApplicable("no residual stream found")
-        return tuple(Entry(g) for g in fit if g not in {e.group for e in listed})
+from shardwright.spmd.decisions import State, append, empty
 
 
 def compositions(names: tuple[str, ...]) -> Iterator[tuple[Tactic, ...]]:

@@ -58,5 +58,8 @@ class Search(Tactic):
 
     axes: tuple[str, ...] | None = None
 
+    def __str__(self) -> str:
+        return f"Search({', '.join(self.axes)})" if self.axes else "Search"
+
     def __init__(self, axes: Sequence[str] | None = None) -> None:
         object.__setattr__(self, "axes", None if axes is None else tuple(axes))

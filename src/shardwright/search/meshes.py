@@ -40,6 +40,7 @@ def candidate_meshes(mesh: Any, device: Device, devices: int | None = None) -> l
     >>> candidate_meshes({"data": None, "model": 4}, device("tpu-v5e"), devices=16)
     """
     if isinstance(mesh, int) and not isinstance(mesh, bool):
+        _agree(mesh, devices)
         ordered = device.topology == "switch" and mesh > device.devices_per_node > 1
         return factorisations(mesh, ordered=ordered)
     if isinstance(mesh, Mapping) and any(size is None for size in mesh.values()):
@@ -48,7 +49,16 @@ def candidate_meshes(mesh: Any, device: Device, devices: int | None = None) -> l
                 "a mesh with free sizes needs a number of devices", mesh=mesh, try_="devices=16"
             )
         return completions(mesh, devices)
-    return [Mesh.of(mesh)]
+    one = Mesh.of(mesh)
+    _agree(one.size, devices)
+    return [one]
+
+
+def _agree(size: int, devices: int | None) -> None:
+    if devices not in (None, size):
+        raise ShardwrightError(
+            f"the mesh has {size} devices and devices={devices}", try_="leave one of them out"
+        )
 
 
 def search_meshes(
@@ -102,8 +112,9 @@ def search_meshes(
             best = (found.cost.step_s, i, found)
     if best is None:
         raise failure or ShardwrightError(
-            "no mesh shape is possible", shapes=", ".join(map(str, meshes))
-        )
+            "no mesh shape is possible", shapes=", ".join(map(str, meshes)),
+            try_="another number of devices, or mesh={...} with the shape of your slice",
+        )  # fmt: skip
     return models[best[1]], best[2], rows
 
 

@@ -33,7 +33,7 @@ class Line(NamedTuple):
     local_bytes: float
 
 
-def no_plan_fits(context: Context, objective: Objective, memory: int) -> ShardwrightError:
+def no_plan_fits(objective: Objective, memory: int) -> ShardwrightError:
     """The error; its text names the smallest peak found, the lines behind it and what to try."""
     model = objective.model
     assert objective.smallest is not None

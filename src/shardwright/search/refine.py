@@ -14,9 +14,9 @@ from shardwright.search.space import Action, Space
 from shardwright.spmd.decisions import EVERYTHING, UPDATES, Entry, State
 from shardwright.spmd.layout import WHOLE, Placement
 
-# An override must save this part of a step: each one makes a plan harder to read.
+# Parts of a step. An override must save this much: each one makes a plan harder to read.
 WORTHWHILE = 1e-3
-LEAST_GAIN = 1e-9
+LEAST_GAIN = 1e-9  # less is rounding
 
 
 def refine(space: Space, objective: Objective, state: State, budget: Budget) -> State:

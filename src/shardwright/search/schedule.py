@@ -173,7 +173,7 @@ def _wishes(context: Context, pin: Pin) -> list[Wish]:
     values = matching(context, pin.what)
     if not values:
         labels = ", ".join(g.label for g in context.model.analysis.groups)
-        raise ShardwrightError(f"{pin} matches no argument and no group", groups=labels)
+        raise ShardwrightError(f"{pin} matches no argument and no group", try_=labels)
     if pin.dim is None:
         raise ShardwrightError(f"{pin} needs a dim", try_=f"Pin({pin.what!r}, 0, {pin.axis!r})")
     groups_of = context.roles.groups_of
@@ -230,7 +230,8 @@ def _replicated(
         labelled = [g.index for g in context.model.analysis.all_groups if g.label == t.what]
         values = matching(context, t.what)
         if not labelled and not values:
-            raise ShardwrightError(f"{t} matches no argument and no group")
+            labels = ", ".join(g.label for g in context.model.analysis.groups)
+            raise ShardwrightError(f"{t} matches no argument and no group", try_=labels)
         banned.update(labelled)
         for v in values:
             overrides[int(context.model.layouts.of_value[v])] = whole
@@ -245,7 +246,7 @@ def _limits(context: Context, tactics: Sequence[Tactic]) -> dict[int, set[int]]:
             for label in t.labels:
                 if label not in known:
                     raise ShardwrightError(
-                        f"{t} names an unknown group {label!r}", groups=", ".join(known)
+                        f"{t} names an unknown group {label!r}", try_=", ".join(known)
                     )
             mine = {known[label] for label in t.labels}
             axis = context.axis(t.axis)
@@ -266,7 +267,9 @@ def _check(
         layouts = {int(model.layouts.of_value[v]) for v in wish.values}
         if wish.group in banned or layouts & set(overrides):
             clash = next(str(t) for t in tactics if isinstance(t, Replicate))
-            raise ShardwrightError("contradictory tactics", one=wish.said, other=clash)
+            raise ShardwrightError(
+                "contradictory tactics", one=wish.said, other=clash, try_="only one of them"
+            )
         for v in wish.values:
             layout = model.layouts.table[int(model.layouts.of_value[v])]
             got = int(placements[0, model.layouts.of_value[v], wish.axis])
@@ -285,7 +288,7 @@ def _check(
             other = next((w.said for w in wishes if w.group == taken and w.axis == wish.axis), None)
             raise ShardwrightError(
                 f"contradictory pins on {where}: axis {name!r} splits one dim of a value",
-                one=other or context.label(taken), other=wish.said,
+                one=other or context.label(taken), other=wish.said, try_="only one of them",
             )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -46,7 +46,6 @@ class Found:
     evaluations: int
     how: tuple[str, ...]  # what each stage did, one line each
     interrupted: bool = False
-    baseline_states: dict[str, State] = field(default_factory=dict)
     notes: tuple[str, ...] = ()  # what the user's code says and is not followed
 
 
@@ -188,7 +187,7 @@ class _Run:
         model.overrides = {**model.overrides, **self.overrides}
         cost = model.cost(self.state)
         if cost.peak_bytes > memory:
-            raise no_plan_fits(self.context, self.objective, memory)
+            raise no_plan_fits(self.objective, memory)
         given = dict(model.overrides)
         plain = copy.copy(model)
         plain.overrides = {}
@@ -200,6 +199,6 @@ class _Run:
         rows = {n: rows[n] for n in self.named}
         return Found(
             self.state, given, cost, self.certificate.against(cost.step_s), rows,
-            self.objective.evaluations, tuple(self.how), self.interrupted, states,
+            self.objective.evaluations, tuple(self.how), self.interrupted,
             self.schedule.notes,
         )  # fmt: skip

@@ -204,6 +204,13 @@ class ContextParallel(Tactic):
     axis: str
     by: Literal["query", "key"] = "query"
 
+    def __post_init__(self) -> None:
+        if self.by not in ("query", "key"):
+            raise ShardwrightError(
+                f"ContextParallel splits by query or by key, not by {self.by!r}",
+                try_=f'ContextParallel({self.axis!r}, "query")',
+            )
+
     def entries(self, context: Context, listed: AxisList) -> AxisList | NotApplicable:
         found = _chosen(context.roles.sequence[:1], context, self.axis, listed, "sequence dim")
         if isinstance(found, NotApplicable) or not found:
@@ -273,7 +280,17 @@ class ExpertParallel(Strategy):
         return (*found, *_fresh(batch, (*listed, *found)))
 
 
+class WeightStationary(Strategy):
+    """The residual stream is split, so that weights never move: for decoding."""
+
+    __slots__ = ()
+
+    def entries(self, context: Context, listed: AxisList) -> AxisList | NotApplicable:
+        return _chosen(context.roles.residual, context, self.axis, listed, "residual stream")
+
+
 __all__ = [
     "FSDP", "Context", "ContextParallel", "DataParallel", "ExpertParallel", "Limit", "Megatron",
-    "NotApplicable", "Pin", "Replicate", "Search", "SequenceParallel", "Strategy", "Tactic", "ZeRO",
+    "NotApplicable", "Pin", "Replicate", "Search", "SequenceParallel", "Strategy", "Tactic",
+    "WeightStationary", "ZeRO",
 ]  # fmt: skip

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from shardwright.program.types import LITERAL, Op, Program
+from shardwright.program.types import LITERAL, Op, Program, format_type
 from shardwright.rules.rule import factor_name
 from shardwright.spmd.follow import Choice, Prices
 from shardwright.spmd.layout import WHOLE, Layout, Layouts, Placement
@@ -220,8 +220,6 @@ def local_shape(
     program: Program, value: int, layout: Layout, placement: Placement, axis_sizes: Sequence[int]
 ) -> str:
     """f32[8/4,16]: the whole shape, with what each dim is divided by."""
-    from shardwright.program.types import format_type
-
     v = program.values[value]
     parts = [1] * len(v.shape)
     for axis, j in enumerate(placement):
