@@ -98,6 +98,7 @@ class Objective:
     def stored(self, state: State, variants: Sequence[Mapping[int, Placement]]) -> np.ndarray:
         """[B] objectives of a state with some layouts stored in another way."""
         self.evaluations += len(variants)
+        self.report()
         return self.penalised(self.model.evaluate_stored(state, variants))
 
     def _evaluate(self, given: list[State]) -> None:

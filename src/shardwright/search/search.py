@@ -46,6 +46,7 @@ class Found:
     evaluations: int
     how: tuple[str, ...]  # what each stage did, one line each
     interrupted: bool = False
+    plain: State | None = None  # the best decisions without overrides
     notes: tuple[str, ...] = ()  # what the user's code says and is not followed
 
 
@@ -182,7 +183,7 @@ class _Run:
 
     def found(self, memory: int) -> Found:
         model = self.objective.model
-        if self.objective.best is not None and self.interrupted:
+        if self.interrupted and self.objective.best is not None and not self.overrides:
             self.state = self.objective.best
         model.overrides = {**model.overrides, **self.overrides}
         cost = model.cost(self.state)
@@ -199,6 +200,6 @@ class _Run:
         rows = {n: rows[n] for n in self.named}
         return Found(
             self.state, given, cost, self.certificate.against(cost.step_s), rows,
-            self.objective.evaluations, tuple(self.how), self.interrupted,
+            self.objective.evaluations, tuple(self.how), self.interrupted, self.objective.best,
             self.schedule.notes,
         )  # fmt: skip

@@ -12,6 +12,8 @@ from dataclasses import replace
 
 from shardwright.analysis.unshare import unshare
 from shardwright.cost.model import CostModel
+from shardwright.search.objective import Budget, Objective
+from shardwright.search.refine import refine_layouts
 from shardwright.search.search import Found
 from shardwright.spmd.decisions import Entry, State
 
@@ -25,9 +27,9 @@ def unshare_where_it_pays(
     """(model, decisions, un-shared (group, color) pairs), the same when nothing pays."""
     limit = model.device.usable_bytes if memory is None else memory
     pairs: list[tuple[int, int]] = []
-    # Overrides name layouts, which un-sharing renumbers: it starts, and must win, without them.
+    # Overrides name layouts, which un-sharing renumbers: it starts without them.
     apart = CostModel(model.analysis, model.mesh, model.device, overlap=model.overlap)
-    state, how = found.state, list(found.how)
+    state, how = found.plain or found.state, list(found.how)
     best_s = float(apart.evaluate([state]).step_s[0])
     while len(pairs) < MOST:
         step = _best_step(apart, state, limit)
@@ -36,13 +38,14 @@ def unshare_where_it_pays(
         best_s, apart, state, pair = step
         pairs.append(pair)
         how.append(f"{apart.analysis.all_groups[-1].label} differs: {best_s * 1e3:.4g} ms")
+    overrides, best_s = refine_layouts(Objective(apart, limit), state, Budget(), {})
     if not pairs or best_s > found.cost.step_s * (1 - WORTH):
         return model, found, []
-    cost = apart.cost(state)
-    overrides = dict(apart.overrides)
-    return (
-        apart, replace(found, state=state, cost=cost, overrides=overrides, how=tuple(how)), pairs
-    )  # fmt: skip
+    apart.overrides = {**apart.overrides, **overrides}
+    better = replace(
+        found, state=state, cost=apart.cost(state), overrides=dict(apart.overrides), how=tuple(how)
+    )
+    return apart, better, pairs
 
 
 def _best_step(
