@@ -76,3 +76,42 @@ def test_tied_gradient(look_up: Any, logits: Any, mesh: Any, tactics: Any, moved
     assert reduced == moved
     result = plan.verify(run=True)
     assert result.ok, str(result)
+
+
+def recurrent(w: Any, x: Any) -> Any:
+    """A loop that uses its weight in every round: the gradient is added up over time."""
+
+    def loss(w: Any) -> Any:
+        def cell(h: Any, x_t: Any) -> Any:
+            h = jnp.tanh(x_t + h @ w["h"] + w["b"])
+            return h, jnp.sum(h)
+
+        return jnp.sum(jax.lax.scan(cell, jnp.zeros(x.shape[1:]), x)[1])
+
+    return jax.grad(loss)(w)
+
+
+def microbatches(w: Any, x: Any) -> Any:
+    """Gradients of a mean, accumulated over slices of the batch, from what is not zero."""
+
+    def add(total: Any, part: Any) -> Any:
+        grads = jax.grad(lambda w: jnp.mean(jnp.tanh(part @ w["h"] + w["b"]) @ w["h"].T))(w)
+        return jax.tree.map(jnp.add, total, grads), None
+
+    return jax.lax.scan(add, jax.tree.map(jnp.ones_like, w), x)[0]
+
+
+@pytest.mark.parametrize(
+    "mesh, pins", [({"d": 8}, [("x", 1, "d")]), ({"d": 4, "m": 2}, [("x", 1, "d"), ("b", 0, "m")])]
+)
+@pytest.mark.parametrize("fn", [recurrent, microbatches])
+def test_sums_over_rounds_are_reduced_once(fn: Any, mesh: Any, pins: Any) -> None:
+    rounds, batch, width = 6, 64, 32
+    w = {"h": jnp.ones((width, width)) / width, "b": jnp.ones(width)}
+    x = jax.random.normal(jax.random.key(0), (rounds, batch, width))
+    tactics = [sw.Pin(*pin) for pin in pins]
+    plan = sw.partition(fn, w, x, mesh=mesh, device="tpu-v5e", tactics=tactics)
+    over_batch = [row for row in plan.collectives if row.kind == "all-reduce" and "d" in row.axes]
+    assert sum(row.count for row in over_batch) == 2  # one for each gradient, not one a round
+    result = plan.verify(run=True)
+    assert result.ok and result.link_error == 0.0, str(result)

@@ -26,7 +26,7 @@ from shardwright.spmd.follow import Choice, choose
 from shardwright.spmd.ir import Collective, Ir, Partitioned, build_ir, find_collectives
 from shardwright.spmd.layout import WHOLE, Layouts, Placement
 from shardwright.spmd.opclass import OpClass, fold_ops
-from shardwright.spmd.sums import reduced_once
+from shardwright.spmd.sums import find_rounds, reduced_once
 from shardwright.spmd.weights import Together, weigh
 
 _SEED = 20260401  # of the multipliers that turn placements into keys
@@ -65,7 +65,7 @@ class CostModel:
         self.analysis, self.mesh, self.device, self.overlap = analysis, mesh, device, overlap
         self.prices = DevicePrices(mesh, device)
         self.layouts = Layouts(analysis, mesh.sizes, pinned)
-        self.classes = fold_ops(analysis, self.layouts)
+        self.classes = fold_ops(analysis, self.layouts, find_rounds(program))
         self.fusion = find_fusions(program)
         self.weights = weigh(program, self.classes, self.layouts.of_value)
         self.lifetimes = find_lifetimes(program, self.fusion)
@@ -188,13 +188,16 @@ class CostModel:
 
     def _sum_s(self, together: Together, choices: list[Choice]) -> float:
         """Several partial sums added up: equal reductions happen once, after the additions."""
-        ops = [self.classes.table[c] for c, _ in together.members]
+        count = len(together.orders)
+        ops = [self.classes.table[c] for c, _ in together.members[:count]]
+        leaves, witnesses = choices[:count], choices[count:]
         itemsize = self.layouts.table[together.layout].itemsize
-        parts = list(zip(ops, choices, together.orders, strict=True))
-        moves = reduced_once(parts, itemsize, self.prices)
-        if moves is None:
-            return together.weight * sum(choice.result_s[0] for choice in choices)
-        return together.weight * sum(map(self.prices.move_s, moves))
+        parts = list(zip(ops, leaves, together.orders, strict=True))
+        once = reduced_once(parts, witnesses, itemsize, self.prices)
+        if once is None:
+            return together.weight * sum(choice.result_s[0] for choice in leaves)
+        weight = together.after if once.after_loop else together.weight
+        return weight * sum(map(self.prices.move_s, once.moves))
 
     def choices(self, state: State) -> list[Choice]:
         """How every op class is computed in one state."""

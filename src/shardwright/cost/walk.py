@@ -22,7 +22,7 @@ from shardwright.spmd.decisions import UPDATES, AxisList, State
 from shardwright.spmd.follow import Choice, choose
 from shardwright.spmd.layout import WHOLE, Atom, Layout, Layouts, Placement, find_updates
 from shardwright.spmd.opclass import NO_CLASS, fold_ops
-from shardwright.spmd.sums import Sum, find_sums, reduced_once
+from shardwright.spmd.sums import Sum, find_rounds, find_sums, reduced_once
 from shardwright.spmd.weights import region_weights
 
 
@@ -37,7 +37,8 @@ class Walk:
     def __init__(self, model: CostModel) -> None:
         self.model, self.program = model, model.analysis.program
         self.layouts = _Unfolded(model.analysis, model.mesh.sizes)
-        self.ops = fold_ops(model.analysis, self.layouts)  # values differ, so no two ops fold
+        rounds = find_rounds(self.program)
+        self.ops = fold_ops(model.analysis, self.layouts, rounds)  # values differ: no two fold
         self.runs = region_weights(self.program)
         self.sums = find_sums(self.program)
 
@@ -122,14 +123,22 @@ class Walk:
         return total
 
     def _sum_s(self, one: Sum, choices: Sequence[Choice | None]) -> float | None:
-        """Seconds to reduce a sum, or None when its parts are reduced before they are added."""
+        """Seconds to reduce a sum, in each round if it adds up over the rounds of a loop.
+
+        None when its parts are reduced before they are added.
+        """
         parts = [
             (self.ops.table[int(self.ops.of_op[leaf.op])], choice, leaf.order)
             for leaf in one.leaves if (choice := choices[leaf.op]) is not None
         ]  # fmt: skip
+        witnesses = [c for i in one.witnesses(self.program) if (c := choices[i]) is not None]
         itemsize = self.layouts.table[one.value].itemsize
-        moves = reduced_once(parts, itemsize, self.model.prices)
-        return None if moves is None else sum(map(self.model.prices.move_s, moves))
+        once = reduced_once(parts, witnesses, itemsize, self.model.prices)
+        if once is None:
+            return None
+        seconds = sum(map(self.model.prices.move_s, once.moves))
+        at = self.program.regions[self.program.ops[one.leaves[0].op].region]
+        return seconds / at.trips if once.after_loop else seconds
 
     def _peak_bytes(self, choices: Sequence[Choice | None], local_bytes: Sequence[int]) -> int:
         """The most bytes that live at any op, its moved copies included."""

@@ -202,16 +202,19 @@ class _Walk:
         else:
             leading = [[s.partial is not None] * len(partial.axes) for s in operands]
         (array,) = over_leading(lambda *xs: _jax.bind(eqn, list(xs)), leading, args)
-        produced = partial.way[0]
-        array = self.pin(array, (tuple((a,) for a in partial.axes) + produced,))
+        array = self.pin(array, (partial.spec,))
         if step.defer:
             return [Slot(array, partial=partial)]
+        return [Slot(self.summed(array, partial, step))]
+
+    def summed(self, array: Any, partial: Partial, step: Step) -> Any:
+        """Partial sums reduced, and brought to where the result is kept."""
         merged = array.reshape(-1, *array.shape[len(partial.axes) :])
-        merged = self.pin(merged, ((partial.axes, *produced),))
+        merged = self.pin(merged, ((partial.axes, *partial.way[0]),))
         way = tuple(dict.fromkeys((*partial.way, step.makes[0][-1])))
         if partial.scatter is not None:
-            return [Slot(self.pin(self.scatter(merged, partial), way[1:]))]
-        return [Slot(self.pin(add_up(merged), way))]
+            return self.pin(self.scatter(merged, partial), way[1:])
+        return self.pin(add_up(merged), way)
 
     def scatter(self, merged: Any, partial: Partial) -> Any:
         """The sum over the leading dim, each device keeping its part of another dim."""
@@ -282,7 +285,10 @@ class _Walk:
         if outer.literal:
             return outer.array, None
         step = self.next_step()
-        return (self.moved(outer, step, 0) if step else outer.array), step
+        array = self.moved(outer, step, 0) if step else outer.array
+        if step and step.carry:  # one device starts from it
+            array = self.pin(in_first_part(array, step.carry.sizes), (step.carry.spec,))
+        return array, step
 
     def body(
         self, jaxpr: Any, entries: Sequence[tuple[Step | None, int]]
@@ -292,10 +298,7 @@ class _Walk:
         literal: list[bool] = []
 
         def run(*arrays: Any) -> list[Any]:
-            given = [
-                Slot(self.pin(a, step.makes[n][-1:]) if step else a)
-                for a, (step, n) in zip(arrays, entries, strict=True)
-            ]
+            given = [self.inside(a, *tie) for a, tie in zip(arrays, entries, strict=True)]
             out = self.jaxpr(inner, [*map(Slot, consts), *given])
             literal.extend(s.literal for s in out)
             return [
@@ -303,11 +306,23 @@ class _Walk:
                 for s, v in zip(out, inner.outvars, strict=True)
             ]
 
-        return _jax.retrace(run, [v.aval for v in inner.invars]), literal
+        avals = [_jax.struct(v.aval) for v in inner.invars]
+        for i, (step, _) in enumerate(entries):
+            if step and step.carry:
+                avals[i] = avals[i].update(shape=(*step.carry.sizes, *avals[i].shape))
+        return _jax.retrace(run, avals), literal
+
+    def inside(self, array: Any, step: Step | None, result: int) -> Slot:
+        """What a body gets through a tie."""
+        if step and step.carry:
+            return Slot(self.pin(array, (step.carry.spec,)), partial=step.carry)
+        return Slot(self.pin(array, step.makes[result][-1:]) if step else array)
 
     def leave(self, array: Any, has_tie: bool) -> Any:
         """A loop's result where it is stored, after its exit tie."""
         step = self.next_step() if has_tie else None
+        if step and step.carry:
+            return self.summed(array, step.carry, step)
         return self.pin(array, step.makes[0][-1:]) if step else array
 
 

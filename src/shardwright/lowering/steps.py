@@ -13,11 +13,11 @@ from shardwright.program.fingerprint import argument_types
 from shardwright.program.types import LITERAL, Op
 from shardwright.spmd.decisions import State
 from shardwright.spmd.follow import Choice, split_by
-from shardwright.spmd.ir import moves_of_sum
+from shardwright.spmd.ir import reduction_of
 from shardwright.spmd.layout import WHOLE, Layout, Placement
 from shardwright.spmd.moves import REDUCE_SCATTER, SLICE, Move
 from shardwright.spmd.opclass import NO_CLASS, adds_entries
-from shardwright.spmd.sums import Order, find_sums, passing_order
+from shardwright.spmd.sums import Order, Sum, find_sums, passing_order
 
 Spec = tuple[tuple[str, ...], ...]  # axes per dim: hashable, JAX-free
 
@@ -33,9 +33,14 @@ class Partial:
     scatter: int | None = None  # the dim over which the sum is scattered in one collective
     onto: bool = False  # entries are added to the first operand: one part starts from it
 
+    @property
+    def spec(self) -> Spec:
+        """Where the parts are: the leading dims on their axes, the rest as produced."""
+        return (*((axis,) for axis in self.axes), *self.way[0])
+
     def in_order(self, order: Order) -> Partial:
         """Of the same sums with their dims in another order."""
-        way = tuple(tuple(spec[d] for d in order) for spec in self.way)
+        way = tuple(tuple(() if d is None else spec[d] for d in order) for spec in self.way)
         scatter = None if self.scatter is None else order.index(self.scatter)
         return replace(self, way=way, scatter=scatter)
 
@@ -70,6 +75,7 @@ class Step:
     partial: Partial | None = None
     defer: bool = False  # the result is added to others before it is reduced
     order: Order | None = None  # of dims, for an op that partial sums pass
+    carry: Partial | None = None  # of a loop's tie: what passes is still to be summed
     convolution: Convolution | None = None
     # Of an op on numbers alone: per operand and dim, the dim of the result, or None if it has none.
     numbers: tuple[tuple[int | None, ...], ...] | None = None
@@ -125,7 +131,7 @@ def make_steps(model: CostModel, state: State) -> Steps:
     def path(value: int, moves: list[Move]) -> tuple[Spec, ...]:
         return tuple(dict.fromkeys([spec(value, m.after) for m in moves])) if moves else ()
 
-    deferred = _deferred(model, state)
+    deferred, after_loops = _deferred(model, state)
     by_serial: dict[int, Step] = {}
     for op in program.ops:
         c = int(model.classes.of_op[op.index])
@@ -160,9 +166,16 @@ def make_steps(model: CostModel, state: State) -> Steps:
         by_serial[op.serial] = Step(
             tuple(needs), tuple(travels), tuple(reads), tuple(makes),
             _partial(model, op, choice, makes[0] if makes else (), op.index in deferred),
-            op.index in deferred, passing_order(op.rule) if len(op.results) == 1 else None,
+            op.index in deferred, passing_order(op.rule), None,
             _convolution(model, op, choice), _numbers(op) if () in makes else None,
         )  # fmt: skip
+    for one in after_loops:
+        assert one.loop is not None
+        leaf = one.leaves[0]
+        partial = by_serial[program.ops[leaf.op].serial].partial
+        assert partial is not None
+        for tie in (program.ops[i].serial for i in one.loop):
+            by_serial[tie] = replace(by_serial[tie], carry=partial.in_order(leaf.order))
     return Steps(
         by_serial, program.walk_length,
         tuple(stored_spec(v) for v in program.inputs),
@@ -171,25 +184,26 @@ def make_steps(model: CostModel, state: State) -> Steps:
     )  # fmt: skip
 
 
-def _deferred(model: CostModel, state: State) -> set[int]:
-    """Ops whose results stay partial sums, because they are added to others first."""
+def _deferred(model: CostModel, state: State) -> tuple[set[int], list[Sum]]:
+    """(ops whose results stay partial sums, sums that are reduced after their loops)."""
     program, given = model.analysis.program, partitioned(model, state)
     uses = program.uses()
     out: set[int] = set()
+    after_loops: list[Sum] = []
     for one in find_sums(program):
-        if moves_of_sum(given, one) is None:
+        once = reduction_of(given, one)
+        if once is None:
             continue
-        front = [leaf.op for leaf in one.leaves]
-        inside = set(front)
-        while len(front) > 1:  # additions whose operands are all partial sums, up to the last
-            op = min(front)
-            front.remove(op)
-            (user,) = uses[program.ops[op].results[0]]
-            out.add(op)
-            if user not in inside:
-                inside.add(user)
-                front.append(user)
-    return out
+        last = program.values[one.value].op
+        for leaf in one.leaves:
+            op = leaf.op
+            while op != last:
+                out.add(op)
+                (op,) = uses[program.ops[op].results[0]]
+        if once.after_loop:
+            out.add(last)
+            after_loops.append(one)
+    return out, after_loops
 
 
 def _partial(

@@ -120,11 +120,14 @@ def kept_copies(model: CostModel) -> dict[int, Placement]:
 
 
 def _candidates(model: CostModel) -> list[int]:
-    """Layouts that may differ: not inside a loop's border, where both sides are stored alike."""
+    """Layouts that may differ. What a loop carries or stacks may not: it is stored alike all over.
+
+    What a loop only reads may: then it is moved once, before the loop.
+    """
     program, of_value = model.analysis.program, model.layouts.of_value
+    alike = [op for op in program.ops if op.tie and not op.name.endswith((".const", "return"))]
     tied = {
-        int(of_value[v])
-        for op in program.ops if op.tie for v in (*op.operands, *op.results) if v != LITERAL
+        int(of_value[v]) for op in alike for v in (*op.operands, *op.results) if v != LITERAL
     }  # fmt: skip
     return [
         i for i, layout in enumerate(model.layouts.table)

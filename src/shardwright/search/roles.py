@@ -113,14 +113,27 @@ def value_groups(analysis: Analysis) -> list[list[tuple[int, int]]]:
 
 
 def _batch(analysis: Analysis, groups_of: list[list[tuple[int, int]]]) -> tuple[int, ...]:
-    """Groups that count examples: leading dims of inputs, never contracted going forward."""
+    """Groups that count examples: leading dims of inputs, never contracted going forward.
+
+    Behind a dim that a loop goes over (time, microbatches) the next dim leads.
+    """
     program = analysis.program
     contracted = _contracted(analysis)
+    looped = {
+        g for op in program.ops if op.name == "scan.xs" and op.operands[0] != LITERAL
+        for g, dim in groups_of[op.operands[0]] if dim == 0
+    }  # fmt: skip
     worth = {g.index: g for g in analysis.groups}
     leading: dict[int, list[int]] = {}
     for v in program.inputs:
+        first_dim = int(any(dim == 0 and g in looped for g, dim in groups_of[v]))
         for g, dim in groups_of[v]:
-            if dim == 0 and g in worth and g not in contracted and not worth[g].conflict_sets:
+            if (
+                dim == first_dim
+                and g in worth
+                and g not in contracted
+                and not worth[g].conflict_sets
+            ):
                 leading.setdefault(g, []).append(v)
     if not leading:
         return ()

@@ -146,7 +146,8 @@ def _seconds(
                 return total
     for slot, made, want in zip(op.results, way.produced, stored[len(op.operands) :], strict=True):
         if way.partial:
-            total += routes.reduce(slot, made, way.rounds, want).seconds
+            once = op.rounds if made == want else 1  # what is scattered cannot wait for the end
+            total += routes.reduce(slot, made, way.rounds, want).seconds / once
         elif made != want:
             total += routes.reshard(slot, made, want).seconds
     return total

@@ -15,7 +15,7 @@ from shardwright.spmd.follow import Choice, Prices
 from shardwright.spmd.layout import WHOLE, Layout, Layouts, Placement
 from shardwright.spmd.moves import SLICE, Move
 from shardwright.spmd.opclass import NO_CLASS, OpClasses
-from shardwright.spmd.sums import Sum, find_sums, reduced_once
+from shardwright.spmd.sums import Reduction, Sum, find_sums, reduced_once
 from shardwright.spmd.weights import region_weights
 
 
@@ -143,9 +143,9 @@ def find_collectives(given: Partitioned) -> list[Collective]:
     """Every collective of the step, in program order."""
     program, choices, of_op = given.program, given.choices, given.classes.of_op.tolist()
     weights = region_weights(program)
-    summed: dict[int, tuple[Sum, list[Move]]] = {}  # ops whose sums are added, then reduced
+    summed: dict[int, tuple[Sum, Reduction]] = {}  # ops whose sums are added, then reduced
     for one in find_sums(program):
-        once = moves_of_sum(given, one)
+        once = reduction_of(given, one)
         if once is not None:
             summed.update({leaf.op: (one, once) for leaf in one.leaves})
     returned = dict(zip(program.outputs, program.output_paths, strict=True))
@@ -171,7 +171,11 @@ def find_collectives(given: Partitioned) -> list[Collective]:
             one, once = summed[op.index]
             if op.index == max(leaf.op for leaf in one.leaves):  # the others are reduced with it
                 what = f"sum of {len(one.leaves)} partial results"
-                add(once, one.value, f"{what}, kept as {given.shape(one.value)}")
+                if once.after_loop:
+                    what = "sum over all rounds of a scan"
+                    parent = program.regions[op.region].parent
+                    add = add._replace(times=weights[parent])
+                add(once.moves, one.value, f"{what}, kept as {given.shape(one.value)}")
             continue
         for v, moves in zip(op.results, choice.result_moves, strict=True):
             if not moves:
@@ -185,15 +189,16 @@ def find_collectives(given: Partitioned) -> list[Collective]:
     return found
 
 
-def moves_of_sum(given: Partitioned, one: Sum) -> list[Move] | None:
-    """The moves that reduce a sum, or None when its parts are reduced before they are added."""
+def reduction_of(given: Partitioned, one: Sum) -> Reduction | None:
+    """How a sum is reduced, or None when its parts are reduced before they are added."""
     numbers = [int(given.classes.of_op[leaf.op]) for leaf in one.leaves]
     parts = [
         (given.classes.table[c], given.choices[c], leaf.order)
         for c, leaf in zip(numbers, one.leaves, strict=True)
     ]
+    witnesses = [given.choices[int(given.classes.of_op[i])] for i in one.witnesses(given.program)]
     layout = given.layouts.table[int(given.layouts.of_value[one.value])]
-    return reduced_once(parts, layout.itemsize, given.prices)
+    return reduced_once(parts, witnesses, layout.itemsize, given.prices)
 
 
 class _Adder(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,14 +32,14 @@ class OpClass:
 
     __slots__ = (
         "at_once", "detours", "example", "factors", "in_results", "index", "key_layouts", "kinds",
-        "operands", "pads", "results", "rule", "sizes", "slots", "splittable", "ways",
+        "operands", "pads", "results", "rounds", "rule", "sizes", "slots", "splittable", "ways",
         "ways_with",
     )  # fmt: skip
 
     def __init__(
         self, index: int, rule: Rule, sizes: tuple[int, ...], kinds: tuple[str, ...],
         factors: tuple[int, ...], splittable: tuple[bool, ...], operands: tuple[Slot, ...],
-        results: tuple[Slot, ...], example: int,
+        results: tuple[Slot, ...], example: int, rounds: int,
     ) -> None:  # fmt: skip
         self.index = index
         self.rule = rule
@@ -67,6 +68,7 @@ class OpClass:
         self.in_results = frozenset(k for slot in results for k in slot.to_op)
         self.key_layouts = tuple(slot.layout_index for slot in self.slots)
         self.example = example  # an op of this class
+        self.rounds = rounds  # of a loop over which the result is added up, and reduced once
         self.ways: dict[Placement, Any] = {}  # claims -> way to compute it, as they occur
         self.ways_with: dict[tuple[Placement, ...], list[Any]] = {}  # options of each axis -> ways
 
@@ -104,8 +106,8 @@ class OpClasses(NamedTuple):
 NO_CLASS = -1
 
 
-def fold_ops(analysis: Analysis, layouts: Layouts) -> OpClasses:
-    """Folds the ops of a program into classes."""
+def fold_ops(analysis: Analysis, layouts: Layouts, rounds: Mapping[int, int]) -> OpClasses:
+    """Folds the ops of a program into classes; `rounds` are those of spmd.sums.find_rounds."""
     program, names = analysis.program, analysis.color_table.ops
     start = np.searchsorted(names.owner, np.arange(len(program.ops) + 1)).tolist()
     factor, size = names.dim.tolist(), analysis.color_table.atom_size[names.atom].tolist()
@@ -124,6 +126,7 @@ def fold_ops(analysis: Analysis, layouts: Layouts) -> OpClasses:
             number = rule_number[id(op.rule)] = rules.setdefault(key, len(rules))
         signature = (
             number,
+            rounds.get(op.index, 1),
             *[NO_CLASS if v == LITERAL else layout_of[v] for v in op.operands],
             *[layout_of[v] for v in op.results],
         )
@@ -131,14 +134,16 @@ def fold_ops(analysis: Analysis, layouts: Layouts) -> OpClasses:
         if known is None:
             low, high = start[op.index], start[op.index + 1]
             known = found[signature] = len(table)
-            table.append(_op_class(known, program, op, layouts, factor[low:high], size[low:high]))
+            atoms = factor[low:high], size[low:high]
+            table.append(_op_class(known, program, op, layouts, *atoms, rounds.get(op.index, 1)))
         of_op[op.index] = known
     return OpClasses(table, of_op)
 
 
 def _op_class(
-    index: int, program: Program, op: Op, layouts: Layouts, factors: list[int], sizes: list[int]
-) -> OpClass:
+    index: int, program: Program, op: Op, layouts: Layouts, factors: list[int], sizes: list[int],
+    rounds: int,
+) -> OpClass:  # fmt: skip
     """The class of one op; `factors` and `sizes` describe its atoms in order."""
     atoms_of: dict[int, list[int]] = {}
     for atom, f in enumerate(factors):
@@ -176,5 +181,5 @@ def _op_class(
     results = tuple(slot(v, dims) for v, dims in zip(op.results, op.rule.results, strict=True))
     return OpClass(
         index, op.rule, tuple(sizes), kinds, tuple(factors), tuple(splittable), operands, results,
-        op.index,
+        op.index, rounds,
     )  # fmt: skip

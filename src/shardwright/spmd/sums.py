@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from shardwright.program.types import LITERAL, NO_OP, Op, Program
-from shardwright.rules.rule import MATRIX, Rule
+from shardwright.rules.rule import MATRIX, PASS, Rule
 from shardwright.spmd.follow import Choice
 from shardwright.spmd.layout import WHOLE, Placement
-from shardwright.spmd.moves import Move
+from shardwright.spmd.moves import ALL_REDUCE, SLICE, Move
 from shardwright.spmd.opclass import OpClass, adds_entries, sums_at_once
 
-Order = tuple[int, ...]  # of dims: where each of them comes from
+Order = tuple[int | None, ...]  # of dims: where each of them comes from; None: it has size 1
 
 
 class Leaf(NamedTuple):
@@ -22,11 +22,30 @@ class Leaf(NamedTuple):
     order: Order  # [dims of the sum] dim of the op's result
 
 
+class Loop(NamedTuple):
+    """A scan that adds to one of its carries in every round, and does nothing else with it."""
+
+    init: int  # the tie through which it enters
+    carry: int  # the tie through which it comes round and leaves
+
+
 class Sum(NamedTuple):
     """What some partial results are added up to."""
 
     value: int  # the result of the last addition
     leaves: tuple[Leaf, ...]
+    loop: Loop | None = None  # over whose rounds it adds up
+
+    def witnesses(self, program: Program) -> tuple[int, ...]:
+        """Ops that must move nothing if the sum is to be reduced after its loop."""
+        return (*self.loop, program.values[self.value].op) if self.loop else ()
+
+
+class Reduction(NamedTuple):
+    """How a sum is reduced."""
+
+    moves: list[Move]
+    after_loop: bool
 
 
 class MovePrices(Protocol):
@@ -36,10 +55,14 @@ class MovePrices(Protocol):
 
 
 def find_sums(program: Program) -> list[Sum]:
-    """Sums of two and more ops whose partial results are only added up, scaled and transposed."""
-    uses = program.uses()
+    """Sums of ops whose partial results are only added up, scaled and transposed.
+
+    Of two and more in one place, or of one and more over the rounds of a loop.
+    """
+    uses, loops = program.uses(), _accumulators(program)
     carried: dict[int, tuple[Sum, Order]] = {}  # value -> (its sum, [dims] dim of the sum)
     absorbed: set[int] = set()
+    over_rounds: list[Sum] = []
     for op in program.ops:
         if op.tie or len(op.results) != 1:
             continue
@@ -54,47 +77,81 @@ def find_sums(program: Program) -> list[Sum]:
         inside = [op.operands[i] for i in op.rule.linear if op.operands[i] != LITERAL]
         parts = [v for v in inside if v in carried and _only_use(program, uses, v, op)]
         if op.rule.additive:
-            if len(inside) != 2 or len(set(parts)) != 2:
+            if len(inside) != 2 or len(set(inside)) != 2:
                 continue
-            leaves = [
+            leaves = tuple([
                 Leaf(leaf.op, _then(leaf.order, carried[v][1]))
                 for v in parts for leaf in carried[v][0].leaves
-            ]  # fmt: skip
-            carried[result] = Sum(result, tuple(leaves)), order
+            ])  # fmt: skip
+            if len(parts) == 2:
+                carried[result] = Sum(result, leaves), order
+            elif len(parts) == 1 and result in loops:
+                over_rounds.append(Sum(result, leaves, loops[result]))
+            else:
+                continue
         else:
             if len(parts) != 1 or len([v for v in op.operands if v != LITERAL]) != 1:
                 continue
             one, before = carried[parts[0]]
             carried[result] = one, _then(before, order)
         absorbed.update(parts)
-    return [
-        one for v, (one, _) in carried.items() if v not in absorbed and len(one.leaves) > 1
-    ]  # fmt: skip
+    here = [one for v, (one, _) in carried.items() if v not in absorbed and len(one.leaves) > 1]
+    return over_rounds + [one for one in here if not _plain(program, one)]
+
+
+def find_rounds(program: Program) -> dict[int, int]:
+    """{op: rounds of the loop over which its partial results are only added up}"""
+    return {
+        leaf.op: program.regions[program.ops[leaf.op].region].trips
+        for one in find_sums(program) if one.loop for leaf in one.leaves
+    }  # fmt: skip
+
+
+def _accumulators(program: Program) -> dict[int, Loop]:
+    """{what an addition to a carry of a scan gives: the loop}, if nothing else uses either."""
+    uses, found = program.uses(), {}
+    for tie in program.ops:
+        if tie.name != "scan.carry" or LITERAL in tie.operands:
+            continue
+        after, before = tie.operands
+        add = program.values[after].op
+        if uses[after] == [tie.index] and set(uses[before]) == {add, tie.index} and add != NO_OP:
+            found[after] = Loop(program.values[before].op, tie.index)
+    return found
+
+
+def _plain(program: Program, one: Sum) -> bool:
+    """Whether it adds up plain sums: compilers do that as well, and they are small."""
+    rules = [program.ops[leaf.op].rule for leaf in one.leaves]
+    return any(rule.unit != MATRIX and not adds_entries(rule) for rule in rules)
 
 
 def passing_order(rule: Rule) -> Order | None:
     """[result dims] the operand's dim, for an op that partial sums pass; None for all others."""
-    if not rule.fusible or not rule.linear:
+    if not rule.linear or any(kind != PASS for kind in rule.kinds) or len(rule.results) != 1:
         return None
     before, after = rule.operands[rule.linear[0]], rule.results[0]
-    if all(rule.operands[i] in (after, ()) for i in rule.linear):
+    if rule.fusible and all(rule.operands[i] in (after, ()) for i in rule.linear):
         return tuple(range(len(after)))
-    if len(rule.linear) == 1 and () not in after and sorted(before) == sorted(after):
-        return tuple(before.index(dim) for dim in after)
-    return None
+    split = [dim for dim in before if dim]
+    if len(rule.linear) > 1 or sorted(split) != sorted(dim for dim in after if dim):
+        return None
+    return tuple([before.index(dim) if dim else None for dim in after])
 
 
 def _then(first: Order, second: Order) -> Order:
-    return tuple([first[d] for d in second])
+    return tuple([None if d is None else first[d] for d in second])
 
 
 def reduced_once(
-    parts: Sequence[tuple[OpClass, Choice, Order]], itemsize: int, prices: MovePrices
-) -> list[Move] | None:
-    """The moves that reduce a sum whose elements have this size, after the additions.
+    parts: Sequence[tuple[OpClass, Choice, Order]], witnesses: Sequence[Choice], itemsize: int,
+    prices: MovePrices,
+) -> Reduction | None:  # fmt: skip
+    """How a sum whose elements have this size is reduced, after the additions.
 
     None when its parts are reduced in different ways, or reducing each of them takes less
-    (elements may be smaller before they are added).
+    (elements may be smaller before they are added). What is reduced after a loop is carried
+    whole through it, so it must be kept whole anyway.
     """
     op, first, _ = parts[0]
     way = _way(*parts[0])
@@ -102,8 +159,18 @@ def reduced_once(
         return None
     own = op.results[0].layout.itemsize
     moves = [m._replace(bytes=m.bytes * itemsize // own) for m in first.result_moves[0]]
+    if witnesses and all(m.kind == ALL_REDUCE for m in moves) and all(map(_still, witnesses)):
+        return Reduction(moves, True)
     apart_s = sum([choice.result_s[0] for _, choice, _ in parts])
-    return moves if sum(map(prices.move_s, moves)) <= apart_s else None
+    if len(parts) < 2 or sum(map(prices.move_s, moves)) > apart_s:
+        return None
+    return Reduction(moves, False)
+
+
+def _still(choice: Choice) -> bool:
+    """Whether an op moves nothing between devices."""
+    routes = (*choice.operand_moves, *choice.result_moves, choice.exchanges)
+    return not choice.partial and all(m.kind == SLICE for route in routes for m in route)
 
 
 def _way(op: OpClass, choice: Choice, order: Order) -> list[object]:
@@ -120,7 +187,7 @@ def _way(op: OpClass, choice: Choice, order: Order) -> list[object]:
 def _makes_sums(program: Program, op: Op) -> bool:
     if adds_entries(op.rule):  # to numbers that all devices have: one of them starts from those
         return op.operands[0] != LITERAL and program.numbers()[op.operands[0]]
-    return op.rule.unit == MATRIX and sums_at_once(op.rule)
+    return sums_at_once(op.rule)
 
 
 def _only_use(program: Program, uses: list[list[int]], value: int, op: Op) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +27,8 @@ class Together:
     members: tuple[Member, ...]
     weight: float
     layout: int  # of the value that moves
-    orders: tuple[Order, ...] = ()  # of a sum: for each member
+    orders: tuple[Order, ...] = ()  # of a sum: for each leaf; members behind it are witnesses
+    after: float = 0.0  # the weight of a sum that is reduced after its loop
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,17 +74,24 @@ def weigh(program: Program, classes: OpClasses, layout_of: np.ndarray) -> Weight
             operands[c][slot] += region[at]
         else:
             shared[int(layout_of[v]), distinct] += region[at]
-    added: dict[tuple[int, tuple[tuple[int, Order], ...]], float] = defaultdict(float)
+    added: dict[tuple[Any, ...], tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
     for one in sums:
         first, *rest = [(of_op[leaf.op], leaf.order) for leaf in one.leaves]
-        key = (int(layout_of[one.value]), (first, *sorted(rest)))
-        added[key] += region[program.ops[one.leaves[0].op].region]
+        witnesses = tuple([of_op[i] for i in one.witnesses(program)])
+        key = (int(layout_of[one.value]), (first, *sorted(rest, key=str)), witnesses)
+        home = program.regions[program.ops[one.leaves[0].op].region]
+        inside, after = added[key]
+        outside = region[home.parent] if one.loop else 0.0
+        added[key] = (inside + region[home.index], after + outside)
     return Weights(
         compute, operands, results,
         [Together(tuple(sorted(m)), w, lay) for (lay, m), w in sorted(shared.items(), key=str)],
         [
-            Together(tuple((c, 0) for c, _ in parts), w, lay, tuple(order for _, order in parts))
-            for (lay, parts), w in sorted(added.items())
+            Together(
+                tuple((c, 0) for c in (*[c for c, _ in parts], *witnesses)), inside, lay,
+                tuple(order for _, order in parts), after,
+            )
+            for (lay, parts, witnesses), (inside, after) in sorted(added.items(), key=str)
         ],
         region,
     )  # fmt: skip
