@@ -83,8 +83,11 @@ def test_fsdp_and_tensor_parallelism_when_both_are_needed() -> None:
 
 
 def test_context_parallelism_for_one_long_sequence() -> None:
-    """One sequence of 16384 tokens: it is split, by queries or by keys."""
-    model = model_of("long_sequence", {"x": 8})
+    """One sequence of 16384 tokens on more devices than heads: split by queries or by keys.
+
+    On 8 devices the search splits heads inside attention and the sequence elsewhere.
+    """
+    model = model_of("long_sequence", {"x": 32})
     state = search_without_hints(model)
     assert split_dims(model, state, TOKENS) == {"x": 1}
     (entry,) = [e for e in state[0] if e.group == model.analysis.group("positions[0]").index]

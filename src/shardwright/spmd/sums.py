@@ -75,7 +75,11 @@ def find_sums(program: Program) -> list[Sum]:
         if order is None:
             continue
         inside = [op.operands[i] for i in op.rule.linear if op.operands[i] != LITERAL]
-        parts = [v for v in inside if v in carried and _only_use(program, uses, v, op)]
+        spread = [v for v in inside if not program.values[v].shape and order]  # a number for all
+        parts = [
+            v for v in inside
+            if v in carried and v not in spread and _only_use(program, uses, v, op)
+        ]  # fmt: skip
         if op.rule.additive:
             if len(inside) != 2 or len(set(inside)) != 2:
                 continue
