@@ -15,7 +15,7 @@ from shardwright.spmd.decisions import EVERYTHING, UPDATES, Entry, State
 from shardwright.spmd.layout import WHOLE, Placement
 
 # Parts of a step. An override must save this much: each one makes a plan harder to read.
-WORTHWHILE = 1e-3
+WORTHWHILE = 2e-3
 LEAST_GAIN = 1e-9  # less is rounding
 
 
