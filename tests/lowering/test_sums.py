@@ -115,3 +115,25 @@ def test_sums_over_rounds_are_reduced_once(fn: Any, mesh: Any, pins: Any) -> Non
     assert sum(row.count for row in over_batch) == 2  # one for each gradient, not one a round
     result = plan.verify(run=True)
     assert result.ok and result.link_error == 0.0, str(result)
+
+
+@jax.custom_vjp
+def linear(x: Any, w: Any) -> Any:
+    return x @ w
+
+
+linear.defvjp(lambda x, w: (x @ w, (x, w)), lambda kept, g: (g @ kept[1].T, kept[0].T @ g))
+
+
+def test_sums_stay_inside_functions_with_their_own_derivative() -> None:
+    """Its derivative expects the results that it had, so they are reduced before they leave."""
+
+    def fn(x: Any, w: Any) -> Any:
+        return jnp.tanh(linear(x, w) + linear(jnp.sin(x), w))
+
+    x, w = jax.random.normal(jax.random.key(0), (64, 32)), jnp.ones((32, 16)) / 32
+    plan = sw.partition(fn, x, w, mesh={"d": 8}, device="tpu-v5e", tactics=[sw.Pin("x", 1, "d")])
+    assert plan.verify(run=True).ok
+    step = plan.jit(fn)
+    grads = [jax.grad(lambda x, f=f: f(x, w).sum())(x) for f in (step, fn)]
+    assert jnp.allclose(*grads, atol=1e-6)

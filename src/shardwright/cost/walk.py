@@ -112,14 +112,15 @@ class Walk:
         for op, choice in zip(self.program.ops, choices, strict=True):
             if choice is None:
                 continue
-            seconds = choice.exchange_s + once_s.get(op.index, sum(choice.result_s))
+            made_s = choice.exchange_s + once_s.get(op.index, sum(choice.result_s))
+            seconds = 0.0
             operands = [v for v in op.operands if v != LITERAL]
             for v, need, operand_s in zip(operands, choice.needs, choice.operand_s, strict=True):
-                use = (v, op.region, op.remat, op.transposed, need)
+                use = (v, op.operand_region, op.remat, op.transposed, need)
                 if use not in moved:
                     moved.add(use)
                     seconds += operand_s
-            total += self.runs[op.region] * seconds
+            total += self.runs[op.operand_region] * seconds + self.runs[op.result_region] * made_s
         return total
 
     def _sum_s(self, one: Sum, choices: Sequence[Choice | None]) -> float | None:

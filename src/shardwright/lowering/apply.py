@@ -18,13 +18,11 @@ from shardwright.errors import ShardwrightError
 from shardwright.lowering.convolution import convolve
 from shardwright.lowering.partial import add_up, in_first_part, over_leading, split_dims
 from shardwright.lowering.steps import Partial, Spec, Step, Steps, partition_spec
-from shardwright.program.tracing import CALLS, REMATS
+from shardwright.program.tracing import CALLS, CUSTOM, REMATS
 from shardwright.program.types import format_type
 
 # Calls that carry derivative rules or metadata (or hide their body from the optimiser): kept.
-KEPT_CALLS = (
-    "custom_jvp_call", "custom_vjp_call", "custom_vmap_call", "xla_metadata_call", *REMATS,
-)  # fmt: skip
+KEPT_CALLS = (*CUSTOM, *REMATS, "xla_metadata_call")
 
 
 # Ops whose operands a compiler gathers although every part can be computed where it is.
@@ -255,22 +253,23 @@ class _Walk:
         if name not in KEPT_CALLS:
             with _jax.name_scope(str(eqn.params.get("name", name))):
                 return self.jaxpr(inner, [*map(Slot, consts), *operands])
-        out_literal: list[bool] = []
+        about: list[tuple[bool, Partial | None]] = []  # the results
 
         def body(*arrays: Any) -> list[Any]:
             given = [s._replace(array=a) for s, a in zip(operands, arrays, strict=True)]
             out = self.jaxpr(inner, [*map(Slot, consts), *given])
-            out_literal.extend(s.literal for s in out)
+            about.extend((s.literal, s.partial) for s in out)
             return [s.array for s in out]
 
-        closed = _jax.retrace(body, [v.aval for v in inner.invars])
+        partial = [s.partial for s in operands]
+        closed = _jax.retrace(body, _with_parts([v.aval for v in inner.invars], partial))
         args = [s.array for s in operands]
         if isinstance(eqn.params[CALLS[name]], _jax.ClosedJaxpr):
             results = _jax.bind(eqn, args, **{CALLS[name]: closed})
         else:  # an open jaxpr has no constants of its own
             opened, extra = _jax.without_consts(closed)
             results = _jax.bind(eqn, [*extra, *args], **{CALLS[name]: opened})
-        return [Slot(a, lit) for a, lit in zip(results, out_literal, strict=True)]
+        return [Slot(a, *of) for a, of in zip(results, about, strict=True)]
 
     def linear_solve(self, eqn: Any, operands: list[Slot]) -> list[Slot]:
         lengths = eqn.params["const_lengths"]
@@ -306,10 +305,8 @@ class _Walk:
                 for s, v in zip(out, inner.outvars, strict=True)
             ]
 
-        avals = [_jax.struct(v.aval) for v in inner.invars]
-        for i, (step, _) in enumerate(entries):
-            if step and step.carry:
-                avals[i] = avals[i].update(shape=(*step.carry.sizes, *avals[i].shape))
+        carries = [step.carry if step else None for step, _ in entries]
+        avals = _with_parts([v.aval for v in inner.invars], carries)
         return _jax.retrace(run, avals), literal
 
     def inside(self, array: Any, step: Step | None, result: int) -> Slot:
@@ -324,6 +321,15 @@ class _Walk:
         if step and step.carry:
             return self.summed(array, step.carry, step)
         return self.pin(array, step.makes[0][-1:]) if step else array
+
+
+def _with_parts(avals: Sequence[Any], partial: Sequence[Partial | None]) -> list[Any]:
+    """Abstract types, with the leading dims of those that are partial sums."""
+    structs = [_jax.struct(aval) for aval in avals]
+    return [
+        s.update(shape=(*p.sizes, *s.shape)) if p else s
+        for s, p in zip(structs, partial, strict=True)
+    ]
 
 
 def _scan(walk: _Walk, eqn: Any, operands: list[Slot]) -> list[Any]:

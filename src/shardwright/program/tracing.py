@@ -18,6 +18,7 @@ from shardwright.program.regions import REGION_OPS
 from shardwright.program.source import is_user_code
 from shardwright.program.types import (
     LITERAL,
+    NO_CALL,
     NO_OP,
     NO_REMAT,
     TOP,
@@ -45,6 +46,8 @@ PINS = {
 }
 OUT_SHARDINGS = ("out_sharding", "sharding")  # parameters of any other op under explicit axes
 REMATS = ("remat2", "checkpoint", "remat")
+# Calls with derivatives or batching of their own, which expect the arguments and results they had.
+CUSTOM = ("custom_jvp_call", "custom_vjp_call", "custom_vmap_call")
 CARRIES = ("scan.carry", "while.carry")  # what comes round again is always needed
 
 
@@ -174,6 +177,8 @@ class Walk:
         self.region = TOP
         self.remat = NO_REMAT
         self.remats = 0
+        self.custom = NO_CALL
+        self.customs = 0
         self.transposed = False  # inside a backward pass
         self.caller: Any = None  # the user's equation that called JAX's own code
         self._types: dict[Any, TensorShape] = {}
@@ -250,6 +255,7 @@ class Walk:
                 rule,
                 region=self.region,
                 remat=self.remat,
+                custom=self.custom,
                 transposed=self.transposed,
                 eqn=eqn,
                 caller=self.caller,
@@ -290,14 +296,17 @@ class Walk:
 
     def call(self, eqn: Any, name: str, operands: list[int]) -> list[int]:
         """Inlines a call."""
-        saved = self.remat
+        saved = self.remat, self.custom
         if name in REMATS:
             self.remats += 1
             self.remat = self.remats
+        if name in CUSTOM:
+            self.customs += 1
+            self.custom = self.customs
         inner = eqn.params[CALLS[name]]
         by_jax = _jax.written_by_jax(_jax.open_jaxpr(inner)[0])
         results = self.inlined(eqn, inner, operands, by_jax=by_jax)
-        self.remat = saved
+        self.remat, self.custom = saved
         return results
 
     def inlined(self, eqn: Any, jaxpr: Any, operands: list[int], *, by_jax: bool) -> list[int]:

@@ -25,6 +25,7 @@ from shardwright.rules.rule import PASS, Rule, TensorShape
 LITERAL = -1  # an operand that is a number in the program text
 TOP = 0  # the region of the function itself
 NO_REMAT = 0
+NO_CALL = 0
 
 
 class Value:
@@ -61,14 +62,14 @@ class Op:
     """One primitive applied to values."""
 
     __slots__ = (
-        "body", "caller", "eqn", "index", "name", "operands", "region", "remat", "results", "rule",
-        "serial", "tie", "transposed",
+        "body", "caller", "custom", "eqn", "index", "name", "operands", "region", "remat",
+        "results", "rule", "serial", "tie", "transposed",
     )  # fmt: skip
 
     def __init__(
         self, index: int, name: str, operands: tuple[int, ...], results: tuple[int, ...],
-        rule: Rule, *, region: int, remat: int, transposed: bool, eqn: Any, caller: Any,
-        body: tuple[int, ...] = (), tie: bool = False,
+        rule: Rule, *, region: int, remat: int, custom: int, transposed: bool, eqn: Any,
+        caller: Any, body: tuple[int, ...] = (), tie: bool = False,
     ) -> None:  # fmt: skip
         self.index = index
         self.serial = index  # its number in the walk over the jaxpr, dead ops included
@@ -78,6 +79,7 @@ class Op:
         self.rule = rule
         self.region = region
         self.remat = remat  # which remat body it stands in; NO_REMAT
+        self.custom = custom  # which function with derivatives of its own it stands in; NO_CALL
         self.transposed = transposed  # part of a backward pass
         self.eqn = eqn  # the JAX equation
         self.caller = caller  # the equation in the user's code when JAX's own code wrote eqn
@@ -88,6 +90,16 @@ class Op:
     def is_region(self) -> bool:
         """Whether this is a loop or branch itself."""
         return bool(self.body) and not self.tie
+
+    @property
+    def operand_region(self) -> int:
+        """Where its operands are moved: what a loop stacks up is moved in every round."""
+        return self.body[0] if self.name == "scan.ys" else self.region
+
+    @property
+    def result_region(self) -> int:
+        """Where its results are moved: what a loop takes from a stack is moved in every round."""
+        return self.body[0] if self.name == "scan.xs" else self.region
 
     @property
     def source(self) -> _jax.Frame | None:

@@ -155,16 +155,17 @@ def find_collectives(given: Partitioned) -> list[Collective]:
     for op in program.ops:
         if of_op[op.index] == NO_CLASS or still[of_op[op.index]] or not weights[op.region]:
             continue
-        choice, add = choices[of_op[op.index]], _Adder(given, op, weights[op.region], found)
+        choice, add = choices[of_op[op.index]], _Adder(given, op, weights[op.operand_region], found)
         slot = 0
         for v in op.operands:
             if v == LITERAL:
                 continue
-            key = (v, op.region, op.remat, op.transposed, choice.needs[slot])
+            key = (v, op.operand_region, op.remat, op.transposed, choice.needs[slot])
             if key not in moved and choice.operand_moves[slot]:
                 moved.add(key)
                 add(choice.operand_moves[slot], v, f"{describe(program, v)} is needed by {op.name}")
             slot += 1
+        add = add._replace(times=weights[op.result_region])
         for v in op.results[:1]:
             add(choice.exchanges, v, f"{op.name} reaches over the split of its operand")
         if op.index in summed:

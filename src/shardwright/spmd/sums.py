@@ -119,7 +119,12 @@ def _accumulators(program: Program) -> dict[int, Loop]:
             continue
         after, before = tie.operands
         add = program.values[after].op
-        if uses[after] == [tie.index] and set(uses[before]) == {add, tie.index} and add != NO_OP:
+        if (
+            add != NO_OP
+            and uses[after] == [tie.index]
+            and set(uses[before]) == {add, tie.index}
+            and program.ops[add].custom == tie.custom
+        ):
             found[after] = Loop(program.values[before].op, tie.index)
     return found
 
@@ -201,5 +206,5 @@ def _only_use(program: Program, uses: list[list[int]], value: int, op: Op) -> bo
         and op.operands.count(value) == 1
         and source != NO_OP
         and program.ops[source].region == op.region
-        and program.ops[source].remat == op.remat
+        and program.ops[source].custom == op.custom
     )

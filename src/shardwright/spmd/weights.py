@@ -57,14 +57,13 @@ def weigh(program: Program, classes: OpClasses, layout_of: np.ndarray) -> Weight
         c = of_op[op.index]
         if c == NO_CLASS:
             continue
-        weight = region[op.region]
-        compute[c] += weight
+        compute[c] += region[op.region]
         if op.index not in summed:
-            results[c] += weight
+            results[c] += region[op.result_region]
         slot = 0
         for v in op.operands:
             if v != LITERAL:
-                uses[v, op.region, op.remat, op.transposed].append((c, slot))
+                uses[v, op.operand_region, op.remat, op.transposed].append((c, slot))
                 slot += 1
     shared: dict[tuple[int, frozenset[Member]], float] = defaultdict(float)
     for (v, at, _, _), members in uses.items():
