@@ -112,7 +112,8 @@ def mcts(
             expand(tree, space, objective, scale, leaf)
         late = objective.evaluations > first + budget.evaluations * EARLY or idle > 0
         share = GUIDED if late else 0.0
-        found = min(found, rollout(tree, space, objective, scale, leaf, rng, share))
+        room = max(limit - objective.evaluations, 0)
+        found = min(found, rollout(tree, space, objective, scale, leaf, rng, share, room))
         backup(tree, path, float(found))
         idle = 0 if objective.evaluations > before + FEW else idle + 1
         if objective.best_s < best_s:
@@ -261,9 +262,9 @@ def _too_early(space: Space, state: State, action: int) -> bool:
 
 def rollout(
     tree: Tree, space: Space, objective: Objective, scale: _Scale, node: int,
-    rng: np.random.Generator, guided: float,
+    rng: np.random.Generator, guided: float, most: int,
 ) -> float:  # fmt: skip
-    """The best score of a few completions of a node, and of its children.
+    """The best score of a few completions of a node, at most so many, and of its children.
 
     Some are drawn from the prior. The others (`guided`, for each drawn one) go on as one of the
     best states known does, with changes: what helped elsewhere often helps here too. Those find
@@ -285,7 +286,7 @@ def rollout(
             if not objective.knows(end):
                 break
         ends.append(end)
-    fresh = [e for e in dict.fromkeys(ends) if not objective.knows(e)]
+    fresh = [e for e in dict.fromkeys(ends) if not objective.knows(e)][:most]
     if not fresh:
         return found
     scores = scale(objective(fresh))
