@@ -31,7 +31,8 @@ from shardwright.spmd.layout import Placement
 EVALUATIONS_PER_S = 1000
 DEFAULT_SECONDS = 3.0
 REFINED = 3  # kinds of good states that are refined
-SCREENED, APART = 256, 8  # good states whose single layouts are looked at, and refined
+# Good states whose single layouts are looked at; refined first; refined if that brings something.
+SCREENED, FIRST, APART = 256, 2, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +166,9 @@ class _Run:
         plain = objective(states)
         order = np.argsort(np.minimum(plain, kept), kind="stable").tolist()
         best_s = objective.best_s
-        for n in order[:APART]:
+        for i, n in enumerate(order[:APART]):
+            if i == FIRST and not self.overrides:
+                break  # nothing to gain here
             start = copies if kept[n] < plain[n] else {}
             overrides, value = refine_layouts(objective, states[n], budget, start)
             if value < best_s:
