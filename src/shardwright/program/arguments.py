@@ -138,7 +138,7 @@ def _same(a: Any, b: Any) -> bool:
         return True
     try:
         return type(a) is type(b) and bool(np.all(a == b))
-    except Exception:
+    except Exception:  # their own __eq__ may raise anything; then they are not known to be equal
         return False
 
 

@@ -61,7 +61,7 @@ class Strategy(Tactic):
     axis: str
 
     def entries(self, context: Context, listed: AxisList) -> AxisList | NotApplicable:
-        """What to append to what the axis already lists."""
+        """What to append to what the axis already lists; every strategy has its own."""
         raise NotImplementedError
 
     def __str__(self) -> str:
