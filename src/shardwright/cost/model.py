@@ -41,6 +41,7 @@ class Costs:
     link_s: np.ndarray  # [B]
     peak_bytes: np.ndarray  # [B]
     overlap: float
+    parts: np.ndarray  # [B, parts] seconds; their sum is compute_s + link_s
 
     @property
     def step_s(self) -> np.ndarray:
@@ -83,6 +84,11 @@ class CostModel:
         self._temp_bundle = np.array([b for b, _ in places], np.int64)
         self._temp_place = np.array([i for _, i in places], np.int64)
         self._live = np.ascontiguousarray(self.points.live.T)
+        together = (*self.weights.shared, *self.weights.sums)
+        self.parts: list[tuple[int, ...]] = [  # the layouts that each summand of a step sees
+            *self._memo.layouts, *[t.layouts(self.classes.table) for t in together],
+            *[(i,) for i in range(len(self.layouts.table))],
+        ]  # fmt: skip
         self.overrides: dict[int, Placement] = {  # layout -> placement: pins, then refinement
             i: layout.pinned for i, layout in enumerate(self.layouts.table)
             if layout.pinned is not None
@@ -114,11 +120,10 @@ class CostModel:
     def _costs(self, placements: np.ndarray, local_bytes: np.ndarray) -> Costs:
         rows = self._rows(placements)  # [B, bundles]
         memo = self._memo
-        compute = memo.compute_s[rows].sum(1) + local_bytes @ self._traffic_s
-        link = memo.link_s[rows].sum(1)
-        for cache, price in ((self._shared, self._shared_s), (self._sums, self._sum_s)):
-            if cache.groups:
-                link = link + cache.seconds(rows, memo, price)
+        compute, link = memo.compute_s[rows], memo.link_s[rows]  # [B, bundles]
+        shared = self._shared.seconds(rows, memo, self._shared_s)  # [B, groups]
+        sums = self._sums.seconds(rows, memo, self._sum_s)
+        traffic = local_bytes * self._traffic_s  # [B, S]
         copies = np.zeros(1)
         if memo.bundles:  # there is something to compute
             copies = np.where(
@@ -126,7 +131,10 @@ class CostModel:
                 memo.temp_bytes[rows[:, self._temp_bundle], self._temp_place], 0.0,
             )  # fmt: skip
         peak = (local_bytes @ self._live + copies).max(1)
-        return Costs(compute, link, peak, self.overlap)
+        return Costs(
+            compute.sum(1) + traffic.sum(1), link.sum(1) + shared.sum(1) + sums.sum(1), peak,
+            self.overlap, np.concatenate([compute + link, shared, sums, traffic], axis=1),
+        )  # fmt: skip
 
     def cost(self, state: State) -> Cost:
         """The cost of one state."""
@@ -234,7 +242,7 @@ class _Memo:
         by_layouts: dict[tuple[int, ...], list[OpClass]] = {}
         for c in classes:
             by_layouts.setdefault(tuple(sorted(set(c.key_layouts))), []).append(c)
-        self.bundles = list(by_layouts.values())
+        self.layouts, self.bundles = list(by_layouts), list(by_layouts.values())
         self.place_of = [(0, 0)] * len(classes)  # class -> (bundle, place in it)
         for b, members in enumerate(self.bundles):
             for i, c in enumerate(members):
@@ -289,7 +297,9 @@ class _TogetherMemo:
     def seconds(
         self, rows: np.ndarray, memo: _Memo, price: Callable[[Together, list[Choice]], float]
     ) -> np.ndarray:
-        """[B] the total over all groups."""
+        """[B, groups]"""
+        if not self.groups:
+            return np.zeros((len(rows), 0))
         seen = rows[:, self._bundles].astype(np.uint64) + np.uint64(1)
         keys = np.add.reduceat(seen * self._factors, self._starts, axis=1) ^ self._salt
         out = self._known.find(keys, np.float64)
@@ -299,7 +309,7 @@ class _TogetherMemo:
                 choices = [memo.choices[rows[b, n]][i] for n, i in self._places[g]]
                 self._known[key] = price(self.groups[g], choices)
             out[b, g] = self._known[key]
-        return out.sum(1)
+        return out
 
 
 def _ragged(lists: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:

@@ -100,6 +100,16 @@ def find_columns(space: Space, limit: int, layouts: Sequence[int] | None = None)
     return out
 
 
+def columns_alone(space: Space, axis: int, limit: int) -> Columns:
+    """The columns of an axis when no other splits anything; variant i is that of layout i.
+
+    Where there are more than `limit`, those of the shorter lists.
+    """
+    alone = [{(WHOLE,) * axis: None} for _ in space.model.layouts.table]
+    variants, variant_of = _variants(space.model, alone, axis)  # type: ignore[arg-type]
+    return Columns(*_walk(space, axis, variants, limit, cut=True), space.root[axis], variant_of)
+
+
 @dataclass(frozen=True, slots=True)
 class _Variant:
     layout: int
@@ -158,7 +168,7 @@ def _claims(model: CostModel, variants: list[_Variant], entry: Entry) -> np.ndar
 
 
 def _walk(
-    space: Space, axis: int, variants: list[_Variant], limit: int
+    space: Space, axis: int, variants: list[_Variant], limit: int, *, cut: bool = False
 ) -> tuple[np.ndarray, list[Entry], np.ndarray]:
     """(table, last entry, parent): all columns that appends reach, breadth first."""
     start = np.array([WHOLE if v.fixed is None else v.fixed for v in variants], np.int8)
@@ -188,6 +198,8 @@ def _walk(
         new = np.sort(at[seen[near] != found])
         e, p, keys = e[new], p[new], after[new]
         if len(seen) + len(keys) > limit:
+            if cut:
+                break
             raise TooLarge
         parents.append(p + first_row)
         added.append(e)

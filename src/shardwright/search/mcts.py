@@ -4,7 +4,8 @@ A node is a set of states with equal placements (a transposition): states reache
 orders, or mirrored over symmetric axes, are one node. Every state is a complete answer, so STOP
 is an action of every node: its value is the node's own objective. Expansion evaluates all
 children in one batch; how much each improves on its parent is the prior that orders them, and
-progressive widening looks at the best first.
+progressive widening looks at the best first. Rollouts evaluate what promises most, given what all
+states evaluated so far showed (outlook.py).
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from itertools import permutations
 
 import numpy as np
 
-from shardwright.search.completions import appends, change, drawn, follow
 from shardwright.search.objective import OVER_MEMORY_S, Budget, Objective
+from shardwright.search.outlook import Outlook
+from shardwright.search.proposals import changed, recombine, respond
 from shardwright.search.space import Space
 from shardwright.spmd.decisions import UPDATES, State
 
@@ -24,15 +26,14 @@ NOT_EXPANDED = -1
 EXPLORE = 0.6  # weight of the prior against what was found below an action
 GREED = 0.5  # how much of an action's worth is the best found below it; the rest is the mean
 WIDEN, WIDEN_POWER = 4.0, 0.5  # actions looked at: WIDEN * visits ** WIDEN_POWER
-ROLLOUTS = 4  # completions drawn in each simulation
-EARLY, GUIDED = 0.1, 16.0  # after this part of the budget, so many guided completions for each
 LATE = 3  # entries before the tree looks at updates
-FROM_ROOT = 0.9  # guided completions that leave the path as well
-ELITE, ELITE_BIAS = 12, 0.15  # kinds of good states that guide completions; how often the best
+# Evaluated in each rollout: responses of every axis, twice; recombinations; changed good states.
+RESPONSES, RECOMBINED, CHANGED = 4, 2, 8
+ELITE, ELITE_BIAS = 12, 0.15  # kinds of good states that guide rollouts; how often the best
 LARGEST = 12  # layouts by which kinds are told apart
 # So many simulations in a row that found so few new states: the end of a small space.
 EXHAUSTED, FEW = 5, 8
-MOST_CHANGES = 20  # of a guided completion, until it is one not seen before
+MACROS = 8  # known strategies that simulations start from
 TEMPERATURE = 0.05  # of the prior, in units of log seconds
 
 
@@ -81,6 +82,25 @@ class Tree:
             setattr(self, name, np.concatenate([array, np.full_like(array, fill)]))
 
 
+class Task:
+    """What is searched, how states score, and what the evaluated ones showed."""
+
+    def __init__(self, space: Space, objective: Objective) -> None:
+        self.space, self.objective = space, objective
+        self.outlook = Outlook(space, objective.memory)
+        # Log seconds; over memory lies above every sensible time.
+        self._over = math.log(max(float(space.model.cost(space.root).step_s), 1e-12)) + 1.0
+
+    def scores(self, states: Sequence[State]) -> list[float]:
+        values = self.objective(states)
+        excess = np.maximum(values / OVER_MEMORY_S, 1.0)
+        seconds = np.log(np.maximum(values, 1e-12))
+        scores: list[float] = np.where(
+            values >= OVER_MEMORY_S, self._over + np.log(excess), seconds
+        ).tolist()
+        return scores
+
+
 def mcts(
     space: Space,
     objective: Objective,
@@ -95,34 +115,40 @@ def mcts(
     Stops at the budget, or when `budget.patience` evaluations brought nothing. Ctrl-C ends the
     search; the objective keeps the best so far.
     """
-    rng = np.random.default_rng(seed)
+    task = Task(space, objective)
+    objective.watch = task.outlook.learn
+    try:
+        elite = _simulate(task, budget, np.random.default_rng(seed), seeds)
+    finally:
+        objective.watch = None
+    assert objective.best is not None
+    return list(dict.fromkeys([objective.best, *elite]))
+
+
+def _simulate(
+    task: Task, budget: Budget, rng: np.random.Generator, seeds: Sequence[State]
+) -> list[State]:
+    """The best states of each kind."""
+    space, objective = task.space, task.objective
     tree = Tree(len(space.actions), _kinds(space, objective))
-    scale = _Scale(float(space.model.cost(space.root).step_s))
     first, limit = objective.evaluations, objective.evaluations + budget.evaluations
-    root = tree.add(space.root, space.keys([space.root])[0], scale(objective([space.root]))[0])
-    macros = _plant(tree, space, objective, scale, seeds)
+    root, *macros = _plant(tree, task, seeds)
     best_s, best_at = objective.best_s, objective.evaluations
     idle = 0
     while objective.evaluations < limit and not budget.expired() and idle < EXHAUSTED:
         before = objective.evaluations
         start = macros[int(rng.integers(len(macros)))] if macros and rng.random() < 0.3 else root
         path, leaf = select(tree, start)
-        found = tree.score[leaf]
         if not tree.expanded[leaf]:
-            expand(tree, space, objective, scale, leaf)
-        late = objective.evaluations > first + budget.evaluations * EARLY or idle > 0
-        share = GUIDED if late else 0.0
-        room = max(limit - objective.evaluations, 0)
-        found = min(found, rollout(tree, space, objective, scale, leaf, rng, share, room))
-        backup(tree, path, float(found))
+            expand(tree, task, leaf)
+        backup(tree, path, rollout(tree, task, leaf, rng, limit))
         idle = 0 if objective.evaluations > before + FEW else idle + 1
         if objective.best_s < best_s:
             objective(mirrors(space, objective.best))
             best_s, best_at = objective.best_s, objective.evaluations
         elif objective.evaluations - max(best_at, first) > budget.patience:
             break
-    assert objective.best is not None
-    return list(dict.fromkeys([objective.best, *[s for _, s in sorted(tree.elite.values())]]))
+    return [state for _, state in sorted(tree.elite.values())]
 
 
 def mirrors(space: Space, state: State | None) -> list[State]:
@@ -159,34 +185,17 @@ def _kinds(space: Space, objective: Objective) -> Callable[[State], object]:
     return kind
 
 
-class _Scale:
-    """Objectives as scores: log seconds; over memory lies above every sensible time."""
-
-    def __init__(self, whole_s: float) -> None:
-        self._base = math.log(max(whole_s, 1e-12)) + 1.0
-
-    def __call__(self, values: np.ndarray) -> np.ndarray:
-        over = values >= OVER_MEMORY_S
-        excess = np.where(over, values / OVER_MEMORY_S, 1.0)
-        return np.where(
-            over,
-            self._base + np.log(excess),
-            np.log(np.maximum(np.where(over, 1.0, values), 1e-12)),
-        )
-
-
-def _plant(
-    tree: Tree, space: Space, objective: Objective, scale: _Scale, seeds: Sequence[State]
-) -> list[int]:
-    """Nodes for the states of known strategies: places to start from."""
-    if not seeds:
-        return []
-    scores = scale(objective(seeds))
-    nodes = {}
-    for state, key, score in zip(seeds, space.keys(seeds), scores.tolist(), strict=True):
+def _plant(tree: Tree, task: Task, seeds: Sequence[State]) -> list[int]:
+    """The root, then nodes for the best states of known strategies: places to start from."""
+    states = [task.space.root, *seeds]
+    scores = task.scores(states)
+    task.outlook.learn(states, task.space.model.evaluate(states).parts)
+    nodes: dict[int, float] = {}
+    for state, key, score in zip(states, task.space.keys(states), scores, strict=True):
         node = tree.node_of.get(key)
-        nodes[tree.add(state, key, score) if node is None else node] = score
-    return sorted(nodes, key=lambda n: (nodes[n], n))[:8]
+        nodes.setdefault(tree.add(state, key, score) if node is None else node, score)
+    root, *others = nodes
+    return [root, *sorted(others, key=lambda n: (nodes[n], n))[:MACROS]]
 
 
 def select(tree: Tree, root: int) -> tuple[list[tuple[int, int]], int]:
@@ -222,9 +231,9 @@ def _best_action(tree: Tree, node: int) -> int:
     return int(legal[np.argmax(value + bonus)])
 
 
-def expand(tree: Tree, space: Space, objective: Objective, scale: _Scale, node: int) -> None:
+def expand(tree: Tree, task: Task, node: int) -> None:
     """Gives a node its children: all legal appends that change something, evaluated at once."""
-    state = tree.states[node]
+    space, state = task.space, tree.states[node]
     legal = [a for a in space.legal(state) if not _too_early(space, state, a)]
     children = [space.after(state, a) for a in legal]
     keys = space.keys([state, *children])
@@ -233,9 +242,8 @@ def expand(tree: Tree, space: Space, objective: Objective, scale: _Scale, node: 
         if key != keys[0] and key not in tree.node_of:
             known.setdefault(key, child)
     if known:
-        for (key, child), score in zip(
-            known.items(), scale(objective(list(known.values()))).tolist(), strict=True
-        ):
+        scores = task.scores(list(known.values()))
+        for (key, child), score in zip(known.items(), scores, strict=True):
             tree.add(child, key, score)
             tree.remember([(score, child)])
     gains = np.full(tree.stop + 1, np.nan)
@@ -260,40 +268,39 @@ def _too_early(space: Space, state: State, action: int) -> bool:
     return late and sum(map(len, state)) < LATE
 
 
-def rollout(
-    tree: Tree, space: Space, objective: Objective, scale: _Scale, node: int,
-    rng: np.random.Generator, guided: float, most: int,
-) -> float:  # fmt: skip
-    """The best score of a few completions of a node, at most so many, and of its children.
+def rollout(tree: Tree, task: Task, node: int, rng: np.random.Generator, limit: int) -> float:
+    """The best score of a node, its children, and what axis after axis makes of it.
 
-    Some are drawn from the prior. The others (`guided`, for each drawn one) go on as one of the
-    best states known does, with changes: what helped elsewhere often helps here too. Those find
-    good states but say little about the node, so they are not backed up.
+    A good state known is responded to likewise, and changed; what was seen is recombined. That
+    finds good states but says nothing about the node, so it is not backed up.
     """
+
+    def evaluate(states: Sequence[State]) -> list[tuple[float, State]]:
+        fresh = [s for s in dict.fromkeys(states) if not task.objective.knows(s)]
+        fresh = fresh[: max(limit - task.objective.evaluations, 0)]
+        found = list(zip(task.scores(fresh), fresh, strict=True)) if fresh else []
+        tree.remember(found)
+        return found
+
+    def descend(state: State) -> float:
+        best = math.inf
+        for axis in rng.permutation(len(task.outlook.axes)).tolist():
+            found = evaluate(respond(task.outlook, task.objective, state, axis, RESPONSES))
+            if found:
+                score, state = min(found)
+                best = min(best, score)
+        return best
+
     actions = np.flatnonzero(tree.prior[node][: tree.stop] > 0)
     found = float(tree.score[tree.child[node, actions]].min(initial=tree.score[node]))
-    ends: list[State] = []
-    for _ in range(ROLLOUTS):
-        wanted = drawn(tree.prior[node][actions] + 0.02, actions, rng)
-        ends.append(follow(space, tree.states[node], wanted))
-    random = set(ends)
-    for _ in range(int(ROLLOUTS * guided) if tree.elite else 0):
-        start = space.root if rng.random() < FROM_ROOT else tree.states[node]
-        wanted = appends(space, tree.guide(rng))
-        for _ in range(MOST_CHANGES):
-            change(space, wanted, rng)
-            end = follow(space, start, wanted)
-            if not objective.knows(end):
-                break
-        ends.append(end)
-    fresh = [e for e in dict.fromkeys(ends) if not objective.knows(e)][:most]
-    if not fresh:
-        return found
-    scores = scale(objective(fresh))
-    tree.remember(zip(scores.tolist(), fresh, strict=True))
-    return min(
-        found, *[s for s, e in zip(scores.tolist(), fresh, strict=True) if e in random], found
-    )
+    found = min(found, descend(tree.states[node]))
+    if tree.elite:
+        descend(tree.guide(rng))
+        for _ in range(RECOMBINED):
+            evaluate(recombine(task.outlook, task.objective, rng, 1))
+        guides = [tree.guide(rng) for _ in range(CHANGED)]
+        evaluate([changed(task.space, task.objective, guide, rng) for guide in guides])
+    return found
 
 
 def backup(tree: Tree, path: Sequence[tuple[int, int]], score: float) -> None:

@@ -59,6 +59,8 @@ class Objective:
         self._key_of: dict[State, bytes] = {}
         self._by_key: dict[bytes, float] = {}  # by placements: many lists mean the same
         self._progress, self._start = progress, time.monotonic()
+        # Told the states that are evaluated, and the seconds of the parts of each.
+        self.watch: Callable[[Sequence[State], np.ndarray], None] | None = None
 
     def __call__(self, states: Sequence[State]) -> np.ndarray:
         """[B] objectives; new states are evaluated in one batch."""
@@ -73,6 +75,15 @@ class Objective:
     def key(self, state: State) -> bytes:
         """The placements of an evaluated state; states with equal keys cost the same."""
         return self._key_of[state]
+
+    def unseen(self, states: Sequence[State]) -> list[State]:
+        """Those of the states whose placements were not evaluated, one for each placement."""
+        if not states:
+            return []
+        placements, _ = self.model.place(states)
+        keys = [p.tobytes() for p in placements.astype(np.int8)]
+        first = dict(zip(reversed(keys), reversed(states), strict=True))
+        return [first[k] for k in dict.fromkeys(keys) if k not in self._by_key]
 
     def penalised(self, costs: Costs) -> np.ndarray:
         """The objectives of these costs."""
@@ -120,6 +131,8 @@ class Objective:
         costs = self.model.evaluate(states)
         values = self.penalised(costs)
         self.evaluations += len(states)
+        if self.watch is not None:
+            self.watch(states, costs.parts)
         self._by_key.update(zip(first, values.tolist(), strict=True))
         low = int(np.argmin(costs.peak_bytes))
         if self.smallest is None or costs.peak_bytes[low] < self.smallest[0]:

@@ -94,8 +94,8 @@ def find_terms(pricer: Pricer) -> list[Term]:
 
     for groups, price in ((model.weights.shared, shared), (model.weights.sums, summed)):
         for t in groups:
-            layouts = {i for c, _ in t.members for i in model.classes.table[c].key_layouts}
-            terms.append(Term(tuple(layouts), lambda s, t=t, price=price: price(s, t)))  # type: ignore[misc]
+            layouts = t.layouts(model.classes.table)
+            terms.append(Term(layouts, lambda s, t=t, price=price: price(s, t)))  # type: ignore[misc]
     for i, per_byte in enumerate(model._traffic_s.tolist()):
         if per_byte:
             layout = model.layouts.table[i]

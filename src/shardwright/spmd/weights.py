@@ -8,13 +8,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from shardwright.program.types import LITERAL, TOP, Program
-from shardwright.spmd.opclass import NO_CLASS, OpClasses
+from shardwright.spmd.opclass import NO_CLASS, OpClass, OpClasses
 from shardwright.spmd.sums import Order, find_sums
 
 Member = tuple[int, int]  # (op class, operand or result number)
@@ -29,6 +30,10 @@ class Together:
     layout: int  # of the value that moves
     orders: tuple[Order, ...] = ()  # of a sum: for each leaf; members behind it are witnesses
     after: float = 0.0  # the weight of a sum that is reduced after its loop
+
+    def layouts(self, classes: Sequence[OpClass]) -> tuple[int, ...]:
+        """The layouts that decide what is moved."""
+        return tuple(sorted({i for c, _ in self.members for i in classes[c].key_layouts}))
 
 
 @dataclass(frozen=True, slots=True)
