@@ -44,6 +44,11 @@ class Certificate:
     def none() -> Certificate:
         return Certificate("none", 0.0, float("inf"), 0)
 
+    @property
+    def counted(self) -> bool:
+        """Whether the space is small enough to look at all of its columns."""
+        return 0 < self.covered < float("inf")
+
     def against(self, step_s: float) -> Certificate:
         """The certificate of an answer that takes `step_s`."""
         if self.lower_bound_s <= 0:
@@ -52,7 +57,7 @@ class Certificate:
         return replace(self, kind="optimal" if gap <= 10 * SAME else "gap", gap=gap)
 
     def __str__(self) -> str:
-        space = f"{self.covered:.3g} states" if 0 < self.covered < float("inf") else "all states"
+        space = f"{self.covered:.3g} states" if self.counted else "all states"
         if self.kind == "optimal":
             return f"proven optimal among {space}"
         if self.kind == "gap":

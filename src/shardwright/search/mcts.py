@@ -33,7 +33,7 @@ ELITE, ELITE_BIAS = 12, 0.15  # kinds of good states that guide rollouts; how of
 LARGEST = 12  # layouts by which kinds are told apart
 # So many simulations in a row that found so few new states: the end of a small space.
 EXHAUSTED, FEW = 5, 8
-MACROS = 8  # known strategies that simulations start from
+MACROS, FROM_MACRO = 8, 0.3  # known strategies to start from; how often that is done
 TEMPERATURE = 0.05  # of the prior, in units of log seconds
 
 
@@ -82,14 +82,20 @@ class Tree:
             setattr(self, name, np.concatenate([array, np.full_like(array, fill)]))
 
 
-class Task:
-    """What is searched, how states score, and what the evaluated ones showed."""
+class TreeSearch:
+    """A search that can go on: the tree, how states score, what evaluated ones showed."""
 
-    def __init__(self, space: Space, objective: Objective) -> None:
+    def __init__(
+        self, space: Space, objective: Objective, *, seed: int = 0, seeds: Sequence[State] = ()
+    ) -> None:
+        """`seeds` are states of known strategies: places to start from besides the root."""
         self.space, self.objective = space, objective
+        self.rng = np.random.default_rng(seed)
         self.outlook = Outlook(space, objective.memory)
+        self.tree = Tree(len(space.actions), _kinds(space, objective))
         # Log seconds; over memory lies above every sensible time.
         self._over = math.log(max(float(space.model.cost(space.root).step_s), 1e-12)) + 1.0
+        self.root, *self.macros = self._plant([space.root, *seeds])
 
     def scores(self, states: Sequence[State]) -> list[float]:
         values = self.objective(states)
@@ -100,55 +106,59 @@ class Task:
         ).tolist()
         return scores
 
+    def _plant(self, states: Sequence[State]) -> list[int]:
+        """The node of the first state, then those of the best of the others."""
+        tree, nodes = self.tree, dict[int, float]()
+        scores = self.scores(states)
+        self.outlook.learn(states, self.space.model.evaluate(states).parts)
+        for state, key, score in zip(states, self.space.keys(states), scores, strict=True):
+            node = tree.node_of.get(key)
+            nodes.setdefault(tree.add(state, key, score) if node is None else node, score)
+        root, *others = nodes
+        return [root, *sorted(others, key=lambda n: (nodes[n], n))[:MACROS]]
+
+    def run(self, budget: Budget) -> None:
+        """Goes on until the budget ends, or `budget.patience` evaluations brought nothing."""
+        self.objective.watch = self.outlook.learn
+        try:
+            self._simulate(budget)
+        finally:
+            self.objective.watch = None
+
+    def _simulate(self, budget: Budget) -> None:
+        tree, objective, rng, macros = self.tree, self.objective, self.rng, self.macros
+        best_s, best_at = objective.best_s, objective.evaluations
+        limit = objective.evaluations + budget.evaluations
+        idle = 0
+        while objective.evaluations < limit and not budget.expired() and idle < EXHAUSTED:
+            before = objective.evaluations
+            from_macro = macros and rng.random() < FROM_MACRO
+            start = macros[int(rng.integers(len(macros)))] if from_macro else self.root
+            path, leaf = select(tree, start)
+            if not tree.expanded[leaf]:
+                expand(self, leaf)
+            backup(tree, path, rollout(self, leaf, limit))
+            idle = 0 if objective.evaluations > before + FEW else idle + 1
+            if objective.best_s < best_s:
+                objective(mirrors(self.space, objective.best))
+                best_s, best_at = objective.best_s, objective.evaluations
+            elif objective.evaluations - best_at > budget.patience:
+                break
+
+    def best(self) -> list[State]:
+        """The best states found, best first, each of its kind."""
+        assert self.objective.best is not None
+        kinds = [state for _, state in sorted(self.tree.elite.values())]
+        return list(dict.fromkeys([self.objective.best, *kinds]))
+
 
 def mcts(
-    space: Space,
-    objective: Objective,
-    budget: Budget,
-    *,
-    seed: int = 0,
-    seeds: Sequence[State] = (),
-) -> list[State]:
-    """The best states found, best first, each of its kind.
-
-    `seeds` are states of known strategies: macro-moves, places to start from besides the root.
-    Stops at the budget, or when `budget.patience` evaluations brought nothing. Ctrl-C ends the
-    search; the objective keeps the best so far.
-    """
-    task = Task(space, objective)
-    objective.watch = task.outlook.learn
-    try:
-        elite = _simulate(task, budget, np.random.default_rng(seed), seeds)
-    finally:
-        objective.watch = None
-    assert objective.best is not None
-    return list(dict.fromkeys([objective.best, *elite]))
-
-
-def _simulate(
-    task: Task, budget: Budget, rng: np.random.Generator, seeds: Sequence[State]
-) -> list[State]:
-    """The best states of each kind."""
-    space, objective = task.space, task.objective
-    tree = Tree(len(space.actions), _kinds(space, objective))
-    first, limit = objective.evaluations, objective.evaluations + budget.evaluations
-    root, *macros = _plant(tree, task, seeds)
-    best_s, best_at = objective.best_s, objective.evaluations
-    idle = 0
-    while objective.evaluations < limit and not budget.expired() and idle < EXHAUSTED:
-        before = objective.evaluations
-        start = macros[int(rng.integers(len(macros)))] if macros and rng.random() < 0.3 else root
-        path, leaf = select(tree, start)
-        if not tree.expanded[leaf]:
-            expand(tree, task, leaf)
-        backup(tree, path, rollout(tree, task, leaf, rng, limit))
-        idle = 0 if objective.evaluations > before + FEW else idle + 1
-        if objective.best_s < best_s:
-            objective(mirrors(space, objective.best))
-            best_s, best_at = objective.best_s, objective.evaluations
-        elif objective.evaluations - max(best_at, first) > budget.patience:
-            break
-    return [state for _, state in sorted(tree.elite.values())]
+    space: Space, objective: Objective, budget: Budget, *, seed: int = 0
+) -> list[State]:  # fmt: skip
+    """The best states that one run finds, best first, each of its kind."""
+    search = TreeSearch(space, objective, seed=seed)
+    search.run(budget)
+    return search.best()
 
 
 def mirrors(space: Space, state: State | None) -> list[State]:
@@ -185,19 +195,6 @@ def _kinds(space: Space, objective: Objective) -> Callable[[State], object]:
     return kind
 
 
-def _plant(tree: Tree, task: Task, seeds: Sequence[State]) -> list[int]:
-    """The root, then nodes for the best states of known strategies: places to start from."""
-    states = [task.space.root, *seeds]
-    scores = task.scores(states)
-    task.outlook.learn(states, task.space.model.evaluate(states).parts)
-    nodes: dict[int, float] = {}
-    for state, key, score in zip(states, task.space.keys(states), scores, strict=True):
-        node = tree.node_of.get(key)
-        nodes.setdefault(tree.add(state, key, score) if node is None else node, score)
-    root, *others = nodes
-    return [root, *sorted(others, key=lambda n: (nodes[n], n))[:MACROS]]
-
-
 def select(tree: Tree, root: int) -> tuple[list[tuple[int, int]], int]:
     """Walks down by UCT; ([(node, action)], the node to expand, or where STOP was chosen)."""
     path: list[tuple[int, int]] = []
@@ -231,9 +228,10 @@ def _best_action(tree: Tree, node: int) -> int:
     return int(legal[np.argmax(value + bonus)])
 
 
-def expand(tree: Tree, task: Task, node: int) -> None:
+def expand(search: TreeSearch, node: int) -> None:
     """Gives a node its children: all legal appends that change something, evaluated at once."""
-    space, state = task.space, tree.states[node]
+    tree, space = search.tree, search.space
+    state = tree.states[node]
     legal = [a for a in space.legal(state) if not _too_early(space, state, a)]
     children = [space.after(state, a) for a in legal]
     keys = space.keys([state, *children])
@@ -242,7 +240,7 @@ def expand(tree: Tree, task: Task, node: int) -> None:
         if key != keys[0] and key not in tree.node_of:
             known.setdefault(key, child)
     if known:
-        scores = task.scores(list(known.values()))
+        scores = search.scores(list(known.values()))
         for (key, child), score in zip(known.items(), scores, strict=True):
             tree.add(child, key, score)
             tree.remember([(score, child)])
@@ -268,24 +266,26 @@ def _too_early(space: Space, state: State, action: int) -> bool:
     return late and sum(map(len, state)) < LATE
 
 
-def rollout(tree: Tree, task: Task, node: int, rng: np.random.Generator, limit: int) -> float:
+def rollout(search: TreeSearch, node: int, limit: int) -> float:
     """The best score of a node, its children, and what axis after axis makes of it.
 
     A good state known is responded to likewise, and changed; what was seen is recombined. That
     finds good states but says nothing about the node, so it is not backed up.
     """
+    tree, space, objective = search.tree, search.space, search.objective
+    outlook, rng = search.outlook, search.rng
 
     def evaluate(states: Sequence[State]) -> list[tuple[float, State]]:
-        fresh = [s for s in dict.fromkeys(states) if not task.objective.knows(s)]
-        fresh = fresh[: max(limit - task.objective.evaluations, 0)]
-        found = list(zip(task.scores(fresh), fresh, strict=True)) if fresh else []
+        fresh = [s for s in dict.fromkeys(states) if not objective.knows(s)]
+        fresh = fresh[: max(limit - objective.evaluations, 0)]
+        found = list(zip(search.scores(fresh), fresh, strict=True)) if fresh else []
         tree.remember(found)
         return found
 
     def descend(state: State) -> float:
         best = math.inf
-        for axis in rng.permutation(len(task.outlook.axes)).tolist():
-            found = evaluate(respond(task.outlook, task.objective, state, axis, RESPONSES))
+        for axis in rng.permutation(len(outlook.axes)).tolist():
+            found = evaluate(respond(outlook, objective, state, axis, RESPONSES))
             if found:
                 score, state = min(found)
                 best = min(best, score)
@@ -297,9 +297,9 @@ def rollout(tree: Tree, task: Task, node: int, rng: np.random.Generator, limit: 
     if tree.elite:
         descend(tree.guide(rng))
         for _ in range(RECOMBINED):
-            evaluate(recombine(task.outlook, task.objective, rng, 1))
+            evaluate(recombine(outlook, objective, rng, 1))
         guides = [tree.guide(rng) for _ in range(CHANGED)]
-        evaluate([changed(task.space, task.objective, guide, rng) for guide in guides])
+        evaluate([changed(space, objective, guide, rng) for guide in guides])
     return found
 
 

@@ -15,7 +15,7 @@ from shardwright.cost.cost import Cost
 from shardwright.cost.model import CostModel
 from shardwright.search.baselines import baselines
 from shardwright.search.exact import Certificate, certify
-from shardwright.search.mcts import mcts
+from shardwright.search.mcts import TreeSearch
 from shardwright.search.objective import OVER_MEMORY_S, Budget, Objective, Progress
 from shardwright.search.overflow import no_plan_fits
 from shardwright.search.refine import kept_copies, refine, refine_layouts
@@ -30,6 +30,8 @@ from shardwright.spmd.layout import Placement
 # Budgets are counted in evaluations so that the same seed gives the same plan everywhere.
 EVALUATIONS_PER_S = 1000
 DEFAULT_SECONDS = 3.0
+BEFORE_PROOF = 1 / 6  # of the tree search's budget; the rest where no proof ends
+NEARLY = 0.1  # a gap that a better answer may close: it is proven once more
 REFINED = 3  # kinds of good states that are refined
 # Good states whose single layouts are looked at; refined first; refined if that brings something.
 SCREENED, FIRST, APART = 256, 2, 8
@@ -136,26 +138,45 @@ class _Run:
             best = min(range(len(seeds)), key=lambda i: (values[i], i))
             self._note(f"best of {len(seeds)} strategies", float(values[best]))
         if space.actions:
-            objective.stage = "tree search"
-            kinds = mcts(space, objective, self.budget, seed=self.seed, seeds=seeds)
-            self._note("tree search", objective.best_s)
-            objective.stage = "refinement"
-            for state in kinds[:REFINED]:
-                refine(space, objective, state, self.budget)
-            self._note("refinement", objective.best_s)
-        if exact:
-            objective.stage = "proof"
-            assert objective.best is not None
-            self.certificate, better = certify(space, objective, self.budget)
-            if better is not None:
-                objective([better])
-                refine(space, objective, better, self.budget)
-            self._note(str(self.certificate), objective.best_s)
+            tree = TreeSearch(space, objective, seed=self.seed, seeds=seeds)
+            if exact:  # a short look: where the proof ends, it finds what is missing
+                self._tree_search(tree, BEFORE_PROOF)
+                self._prove()
+            if self.certificate.kind != "optimal":
+                known_s = objective.best_s
+                self._tree_search(tree, 1.0)
+                near = self.certificate.counted and self.certificate.gap < NEARLY
+                if near and objective.best_s < known_s:
+                    self._prove()
+        elif exact:
+            self._prove()
         assert objective.best is not None
         self.state = objective.best
         if self.schedule.free:  # what the user said is not overridden
             objective.stage = "single layouts"
             self._refine_layouts()
+
+    def _tree_search(self, tree: TreeSearch, share: float) -> None:
+        """Runs the tree search with a share of the budget, and refines the best of its kinds."""
+        objective = self.objective
+        objective.stage = "tree search"
+        tree.run(self.budget.part(share))
+        self._note("tree search", objective.best_s)
+        objective.stage = "refinement"
+        for state in tree.best()[:REFINED]:
+            refine(self.space, objective, state, self.budget)
+        self._note("refinement", objective.best_s)
+
+    def _prove(self) -> None:
+        objective = self.objective
+        objective.stage = "proof"
+        certificate, better = certify(self.space, objective, self.budget)
+        if better is not None:
+            objective([better])
+            refine(self.space, objective, better, self.budget)
+        if certificate.lower_bound_s >= self.certificate.lower_bound_s:
+            self.certificate = certificate
+        self._note(str(self.certificate.against(objective.best_s)), objective.best_s)
 
     def _refine_layouts(self) -> None:
         """Takes the state that is best once single layouts are stored in another way."""
