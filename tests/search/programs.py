@@ -40,9 +40,9 @@ REGIMES = {
     "large_model": lambda: transformer.train(
         replace(GPT, batch=8, seq=1024, d_model=8192, d_ff=32_768, heads=64), "large_model"
     ),
-    # The same with twice the tokens.
+    # The same with four times the tokens.
     "large_model_and_batch": lambda: transformer.train(
-        replace(GPT, batch=8, seq=2048, d_model=8192, d_ff=32_768, heads=64),
+        replace(GPT, batch=16, seq=2048, d_model=8192, d_ff=32_768, heads=64),
         "large_model_and_batch",
     ),
     # One sequence.

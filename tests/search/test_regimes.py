@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import pytest
 
-from shardwright.cost.model import CostModel
+from shardwright.cost.model import CostModel, model_collectives
 from shardwright.search.mcts import mcts
 from shardwright.search.objective import Budget, Objective
 from shardwright.search.refine import refine
 from shardwright.search.space import Space
 from shardwright.spmd.decisions import State
 from shardwright.spmd.layout import WHOLE
+from shardwright.spmd.moves import ALL_GATHER, REDUCE_SCATTER
 from tests.search.programs import model_of
 
 W1 = "state.params['layers'][0]['w1']"
@@ -70,16 +71,18 @@ def test_fsdp_when_the_batch_is_large() -> None:
 
 @pytest.mark.slow
 def test_fsdp_and_tensor_parallelism_when_both_are_needed() -> None:
-    """2 billion parameters with optimiser state on 32 devices, 8 x 2048 tokens: one axis splits
-    hidden dims, the other examples, and parameters are split over both."""
-    model = model_of("large_model_and_batch", {"data": 8, "model": 4})
+    """2 billion parameters with optimiser state, 16 x 2048 tokens on 64 devices: one axis splits
+    examples and gathers parameters, the other computes with parts of the hidden dim."""
+    model = model_of("large_model_and_batch", {"data": 16, "model": 4})
     state = search_without_hints(model)
-    w1, tokens = split_dims(model, state, W1), split_dims(model, state, TOKENS)
-    assert set(w1) == {"data", "model"} and set(w1.values()) == {0, 1}
-    assert 0 in tokens.values()
-    (tensor_axis,) = [axis for axis, dim in w1.items() if dim == 1]
-    assert split_dims(model, state, WQ)[tensor_axis] == 1  # heads, with the hidden dim
-    assert tokens.get(tensor_axis) != 0  # that axis does not split examples
+    assert split_dims(model, state, TOKENS)["data"] == 0
+    assert split_dims(model, state, W1) == {"data": 0, "model": 1}
+    assert set(split_dims(model, state, WQ)) == {"data", "model"}
+    assert split_dims(model, state, EMBEDDING)["model"] == 0  # the vocabulary
+    moved = {(c.kind, c.axes) for c in model_collectives(model, state)}
+    assert (ALL_GATHER, ("data",)) in moved  # of parameters
+    assert (REDUCE_SCATTER, ("data",)) in moved  # of their gradients
+    assert (REDUCE_SCATTER, ("model",)) in moved  # of activations, after the hidden dim
 
 
 def test_context_parallelism_for_one_long_sequence() -> None:

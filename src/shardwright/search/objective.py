@@ -14,6 +14,7 @@ from shardwright.cost.model import CostModel, Costs
 from shardwright.spmd.decisions import State
 from shardwright.spmd.layout import Placement
 
+SAME = 1e-12  # seconds that differ by less are equal
 # Over memory costs at least this; no step takes 30 years.
 OVER_MEMORY_S = 1e9
 
@@ -59,6 +60,7 @@ class Objective:
         self.stage = ""
         self.best: State | None = None
         self.best_s = float("inf")
+        self._best_bytes = float("inf")
         self.smallest: tuple[float, State] | None = None  # the smallest peak seen
         self._by_state: dict[State, float] = {}
         self._key_of: dict[State, bytes] = {}
@@ -142,9 +144,16 @@ class Objective:
         low = int(np.argmin(costs.peak_bytes))
         if self.smallest is None or costs.peak_bytes[low] < self.smallest[0]:
             self.smallest = (float(costs.peak_bytes[low]), states[low])
-        best = int(np.argmin(values))
-        if values[best] < self.best_s:
+        best = int(np.lexsort((costs.peak_bytes, values))[0])
+        if self._is_better(float(values[best]), float(costs.peak_bytes[best])):
             self.best_s, self.best = float(values[best]), states[best]
+            self._best_bytes = float(costs.peak_bytes[best])
+
+    def _is_better(self, value: float, peak_bytes: float) -> bool:
+        """Faster; or as fast, with a lower peak."""
+        if abs(value - self.best_s) <= SAME * value:
+            return peak_bytes < self._best_bytes
+        return value < self.best_s
 
     def report(self) -> None:
         """Tells the caller where the search stands."""

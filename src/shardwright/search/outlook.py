@@ -25,53 +25,75 @@ MOST_CELLS = 1 << 20  # of the memory of what was seen; above, several things sh
 Choice = tuple[int, ...]  # [axes] a column of each
 
 
+class Parts:
+    """The parts of a step, each within one of the largest: those that see no less than it."""
+
+    def __init__(self, sees: Sequence[tuple[int, ...]]) -> None:
+        """`sees` are the layouts that each part sees, in order."""
+        self.count = len(sees)
+        self.largest: list[tuple[tuple[int, ...], list[int]]] = []  # layouts, parts within
+        self.places: list[list[int]] = [[]] * len(sees)  # where the largest has a part's layouts
+        with_layout: dict[int, list[int]] = {}
+        for u in sorted(range(len(sees)), key=lambda u: (-len(sees[u]), sees[u])):
+            homes = [set(with_layout.get(i, ())) for i in sees[u]]
+            home = min(set.intersection(*homes), default=None) if homes else None
+            if home is None:
+                home = len(self.largest)
+                self.largest.append((sees[u], []))
+                for i in sees[u]:
+                    with_layout.setdefault(i, []).append(home)
+            layouts, within = self.largest[home]
+            within.append(u)
+            self.places[u] = [layouts.index(i) for i in sees[u]]
+
+
 class AxisView:
     """The columns of one axis, as the parts of a step see them.
 
     A part sees few layouts, so that to a part most columns look alike: a *way* is what they look
     like. Vectors [F] hold something for every way of every part, one part after the other.
-    Parts that see less than another are added up with it before columns are looked at.
+    Parts are added up with the largest they are within before columns are looked at.
     """
 
-    def __init__(self, space: Space, axis: int, parts: Sequence[tuple[int, ...]]) -> None:
+    def __init__(self, space: Space, axis: int, parts: Parts) -> None:
         self.axis, self.size = axis, space.model.mesh.sizes[axis]
-        most = min(MOST_COLUMNS, MOST_OF_PARTS // max(len(parts), 1))
+        most = min(MOST_COLUMNS, MOST_OF_PARTS // max(parts.count, 1))
         self.columns = columns_alone(space, axis, most)
         table = self.columns.table  # [C, layouts]
         self.split = table != WHOLE
         self.number = {row.tobytes(): i for i, row in enumerate(np.ascontiguousarray(table))}
-        seen = [self.columns.distinct(part) for part in parts]
-        self.ways = np.array([len(rows) for rows, _ in seen], np.int64)  # [U]
-        start = np.cumsum(self.ways) - self.ways
-        self.part = np.repeat(np.arange(len(parts)), self.ways)  # [F]
-        self.way = np.arange(len(self.part)) - start[self.part]  # [F]
-        self.of_column = np.array([number for _, number in seen], np.int32)  # [U, C] in [0, F)
-        self.of_column += start[:, None].astype(np.int32)
-        self.least = np.full(len(self.part), np.inf)  # [F] seconds seen with this way
         self.lists: dict[int, AxisList] = {}
-        self._add_up(parts)
-
-    def _add_up(self, parts: Sequence[tuple[int, ...]]) -> None:
-        """Finds the largest parts, and for each of their ways those of the parts within."""
-        sets = [frozenset(part) for part in parts]
-        largest: dict[frozenset[int], list[int]] = {}
-        for u in sorted(range(len(parts)), key=lambda u: (-len(sets[u]), parts[u])):
-            home = next((s for s in largest if sets[u] <= s), sets[u])
-            largest.setdefault(home, []).append(u)
-        inner, starts, columns, width = [], [], [], 0
-        for home, within in largest.items():
-            rows, number = self.columns.distinct(tuple(sorted(home)))
-            first = np.empty(len(rows), np.int64)  # [ways] a column that looks like it
-            first[number] = np.arange(len(number))
-            inner.append(self.of_column[within][:, first].T.ravel())
-            starts.append(width + len(within) * np.arange(len(rows)))
-            columns.append(number + sum(map(len, starts[:-1])))
-            width += len(rows) * len(within)
-        self._inner, self._starts = np.concatenate(inner), np.concatenate(starts)
-        at = np.array(columns).T  # [C, largest]
-        ends = np.arange(0, at.size + 1, at.shape[1])
-        entries = (np.ones(at.size), at.ravel(), ends)
-        self._columns = csr_array(entries, (len(at), len(self._starts)))
+        self.ways = np.ones(parts.count, np.int64)  # [U]
+        self.of_column = np.empty((parts.count, len(table)), np.int32)  # [U, C] in [0, F)
+        inner: list[tuple[int, np.ndarray]] = []  # parts, [ways of the largest] their ways
+        largest: list[np.ndarray] = []  # [ways of the largest so far] of each column
+        starts: list[int] = []
+        width = 0
+        for layouts, within in parts.largest:
+            rows, number = self.columns.distinct(layouts)
+            largest.append(number + len(starts))
+            starts += [width + len(within) * i for i in range(len(rows))]
+            width += len(within) * len(rows)
+            for u in within:
+                way_of: dict[tuple[int, ...], int] = {}
+                seen = [tuple([row[p] for p in parts.places[u]]) for row in rows]
+                inner.append((u, np.array([way_of.setdefault(s, len(way_of)) for s in seen])))
+                self.ways[u], self.of_column[u] = len(way_of), inner[-1][1][number]
+        first = np.cumsum(self.ways) - self.ways
+        self.of_column += first[:, None].astype(np.int32)
+        self.part = np.repeat(np.arange(parts.count), self.ways)  # [F]
+        self.way = np.arange(len(self.part)) - first[self.part]  # [F]
+        self.least = np.full(len(self.part), np.inf)  # [F] seconds seen with this way
+        at = iter([first[u] + ways for u, ways in inner])
+        self._inner = np.concatenate([
+            np.stack([next(at) for _ in within], 1).ravel() for _, within in parts.largest
+        ])  # fmt: skip
+        self._starts = np.array(starts)
+        entries = np.array(largest).T  # [C, largest]
+        ends = np.arange(0, entries.size + 1, entries.shape[1])
+        self._columns = csr_array(
+            (np.ones(entries.size), entries.ravel(), ends), (len(entries), len(starts))
+        )
 
     def totals(self, seconds: np.ndarray) -> np.ndarray:
         """[C] the sum over all parts, given the seconds of every way [F]."""
@@ -85,17 +107,17 @@ class Outlook:
     def __init__(self, space: Space, memory: float) -> None:
         self.space, self.memory = space, memory
         self.model = space.model
-        parts = self.model.parts
+        parts = Parts(self.model.parts)
         self.axes = [AxisView(space, axis, parts) for axis in space.axes]
-        cells: np.ndarray = np.ones(len(parts), np.int64)  # [U] ways to see all axes at once
+        cells: np.ndarray = np.ones(parts.count, np.int64)  # [U] ways to see all axes at once
         self._stride: list[np.ndarray] = []  # [axes][U]
         for view in self.axes:
             self._stride.append(cells)
             cells = cells * view.ways
         self._first: np.ndarray = np.cumsum(cells) - cells  # [U] the first cell of each part
         self._seen = np.full(min(int(cells.sum()), MOST_CELLS), np.inf)  # seconds by cell
-        self._least = np.full(len(parts), np.inf)  # [U]
-        self._most = np.zeros(len(parts))  # [U]
+        self._least = np.full(parts.count, np.inf)  # [U]
+        self._most = np.zeros(parts.count)  # [U]
         self._column: dict[tuple[int, AxisList], int | None] = {}
         self._bytes = np.array(
             [layout.local_bytes((), ()) for layout in self.model.layouts.table], float
