@@ -49,7 +49,7 @@ format: $(VENV)/.dev ## rewrite the code in the house format
 	$(BIN)/ruff format .
 
 test: lint           ## lint, types, tests (the host CPU is the referee)
-	$(BIN)/python -m pytest -n 2 --ignore=tests/referee
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --ignore=tests/referee
 
 referee: $(VENV)/.referee ## every plan of the zoo; the TPU and GPU compilers, without that hardware
 	$(BIN)/python -m pytest tests/referee

@@ -40,6 +40,10 @@ REGIMES = {
     "large_model": lambda: transformer.train(
         replace(GPT, batch=8, seq=1024, d_model=8192, d_ff=32_768, heads=64), "large_model"
     ),
+    # The same with twice the tokens: the best plans use two axes as one.
+    "large_model_2k": lambda: transformer.train(
+        replace(GPT, batch=8, seq=2048, d_model=8192, d_ff=32_768, heads=64), "large_model_2k"
+    ),
     # The same with four times the tokens.
     "large_model_and_batch": lambda: transformer.train(
         replace(GPT, batch=16, seq=2048, d_model=8192, d_ff=32_768, heads=64),

@@ -104,7 +104,7 @@ class CostModel:
 
     def evaluate(self, states: Sequence[State]) -> Costs:
         """The costs of these states."""
-        return self._costs(*self.place(states))
+        return self.costs(*self.place(states))
 
     def evaluate_stored(self, state: State, variants: Sequence[Mapping[int, Placement]]) -> Costs:
         """The costs of a state with some layouts stored in another way, for each variant."""
@@ -115,9 +115,10 @@ class CostModel:
             for layout, placement in variant.items():
                 placements[b, layout] = placement
                 local_bytes[b, layout] = self._local_bytes(layout, placement)
-        return self._costs(placements, local_bytes)
+        return self.costs(placements, local_bytes)
 
-    def _costs(self, placements: np.ndarray, local_bytes: np.ndarray) -> Costs:
+    def costs(self, placements: np.ndarray, local_bytes: np.ndarray) -> Costs:
+        """The costs of states that were placed (see `place`)."""
         rows = self._rows(placements)  # [B, bundles]
         memo = self._memo
         compute, link = memo.compute_s[rows], memo.link_s[rows]  # [B, bundles]

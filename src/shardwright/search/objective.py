@@ -121,26 +121,27 @@ class Objective:
 
     def _evaluate(self, given: list[State]) -> None:
         """Works out new states; those whose placements are known cost nothing."""
-        placements, _ = self.model.place(given)
+        placements, local_bytes = self.model.place(given)
         keys = [p.tobytes() for p in placements.astype(np.int8)]
-        first: dict[bytes, State] = {}
-        for key, state in zip(keys, given, strict=True):
+        first: dict[bytes, int] = {}  # where each new key stands first
+        for i, key in enumerate(keys):
             if key not in self._by_key:
-                first.setdefault(key, state)
+                first.setdefault(key, i)
         if first:
-            self._work_out(first)
+            at = list(first.values())
+            costs = self.model.costs(placements[at], local_bytes[at])
+            self._take(list(first), [given[i] for i in at], costs)
         self._by_state.update((s, self._by_key[k]) for k, s in zip(keys, given, strict=True))
         self._key_of.update(zip(given, keys, strict=True))
         self.report()
 
-    def _work_out(self, first: dict[bytes, State]) -> None:
-        states = list(first.values())
-        costs = self.model.evaluate(states)
+    def _take(self, keys: list[bytes], states: list[State], costs: Costs) -> None:
+        """Remembers the costs of new states."""
         values = self.penalised(costs)
         self.evaluations += len(states)
         if self.watch is not None:
             self.watch(states, costs.parts)
-        self._by_key.update(zip(first, values.tolist(), strict=True))
+        self._by_key.update(zip(keys, values.tolist(), strict=True))
         low = int(np.argmin(costs.peak_bytes))
         if self.smallest is None or costs.peak_bytes[low] < self.smallest[0]:
             self.smallest = (float(costs.peak_bytes[low]), states[low])

@@ -22,6 +22,8 @@ from shardwright.spmd.layout import WHOLE
 MOST_COLUMNS, MOST_OF_PARTS = 20_000, 6_000_000
 MOST_CELLS = 1 << 20  # of the memory of what was seen; above, several things share a cell
 
+POINTS = 12  # of the program, at which most bytes are held, looked at for the peak
+
 Choice = tuple[int, ...]  # [axes] a column of each
 
 
@@ -122,6 +124,8 @@ class Outlook:
         self._bytes = np.array(
             [layout.local_bytes((), ()) for layout in self.model.layouts.table], float
         )
+        live = self.model.points.live  # [points, layouts]
+        self._live = live[np.argsort(-(live @ self._bytes), kind="stable")[:POINTS]].T
 
     def learn(self, states: Sequence[State], seconds: np.ndarray) -> None:
         """Remembers the seconds [B, parts] of evaluated states."""
@@ -197,7 +201,7 @@ class Outlook:
                 held = np.where(view.split[column], held / view.size, held)
         view = self.axes[axis]
         local = np.where(view.split[columns], held / view.size, held)
-        peaks: np.ndarray = (local @ self.model.points.live.T).max(1)
+        peaks: np.ndarray = (local @ self._live).max(1)
         return peaks
 
     def with_column(self, state: State, axis: int, column: int) -> State:

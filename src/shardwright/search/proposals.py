@@ -14,6 +14,7 @@ from shardwright.spmd.decisions import UPDATES, State
 LOOKED_AT = 16  # columns for every state wanted: most are known, or split nothing else
 REACH = 100.0  # how far down the ranking of prospects a recombination starts, on average
 MOST_TURNS = 4  # of every axis in a recombination
+ALIKE = 0.25  # how often a change makes two axes alike
 MOST_CHANGES = 20  # of a state, until it is one not seen before
 
 
@@ -60,13 +61,18 @@ def _new(objective: Objective, states: Sequence[State], count: int) -> list[Stat
 
 
 def changed(space: Space, objective: Objective, state: State, rng: np.random.Generator) -> State:
-    """A state like this one with a few appends dropped, added, replaced or moved."""
+    """A state like this one with a few appends dropped, added, replaced or moved.
+
+    Now and then one axis takes over the list of another: axes that split alike act as one.
+    """
     order = [
         i for axis, entries in enumerate(state) for e in entries[len(space.root[axis]) :]
         if (i := space.number.get(Action(axis, e))) is not None
     ]  # fmt: skip
     for _ in range(MOST_CHANGES):
         _change(order, len(space.actions), rng)
+        if len(space.axes) > 1 and rng.random() < ALIKE:
+            order = _copied(space, order, *rng.permutation(space.axes)[:2].tolist())
         state = _follow(space, order)
         if not objective.knows(state):
             break
@@ -83,6 +89,13 @@ def _change(order: list[int], actions: int, rng: np.random.Generator) -> None:
         order[at % len(order)] = int(rng.integers(actions))
     else:
         order.insert(at % len(order), order.pop(int(rng.integers(len(order)))))
+
+
+def _copied(space: Space, order: Sequence[int], source: int, to: int) -> list[int]:
+    """Appends after which one axis has the list of another."""
+    kept = [i for i in order if space.actions[i].axis != to]
+    same = [Action(to, space.actions[i].entry) for i in kept if space.actions[i].axis == source]
+    return kept + [space.number[action] for action in same if action in space.number]
 
 
 def _follow(space: Space, order: Sequence[int]) -> State:
