@@ -39,11 +39,6 @@ class Budget:
     def expired(self) -> bool:
         return time.monotonic() > self.deadline
 
-    def part(self, share: float) -> Budget:
-        """A share of it, until the same deadline."""
-        evaluations, patience = int(self.evaluations * share), int(self.patience * share)
-        return Budget(evaluations, patience, self.deadline)
-
 
 class Objective:
     """The objective of states, each evaluated once. One search owns one objective."""

@@ -30,9 +30,8 @@ from shardwright.spmd.layout import Placement
 # Budgets are counted in evaluations so that the same seed gives the same plan everywhere.
 EVALUATIONS_PER_S = 1000
 DEFAULT_SECONDS = 3.0
-BEFORE_PROOF = 1 / 6  # of the tree search's budget; the rest where no proof ends
 NEARLY = 0.1  # a gap that a better answer may close: it is proven once more
-REFINED = 3  # kinds of good states that are refined
+REFINED = 3  # good states that are refined, each of its kind
 # Good states whose single layouts are looked at; refined first; refined if that brings something.
 SCREENED, FIRST, APART = 256, 2, 8
 
@@ -137,35 +136,38 @@ class _Run:
             values = objective(seeds)
             best = min(range(len(seeds)), key=lambda i: (values[i], i))
             self._note(f"best of {len(seeds)} strategies", float(values[best]))
-        if space.actions:
-            tree = TreeSearch(space, objective, seed=self.seed, seeds=seeds)
-            if exact:  # a short look: where the proof ends, it finds what is missing
-                self._tree_search(tree, BEFORE_PROOF)
-                self._prove()
-            if self.certificate.kind != "optimal":
-                known_s = objective.best_s
-                self._tree_search(tree, 1.0)
-                near = self.certificate.counted and self.certificate.gap < NEARLY
-                if near and objective.best_s < known_s:
-                    self._prove()
-        elif exact:
+        if exact:
+            self._refine(seeds or [space.root])
             self._prove()
+        if space.actions and self.certificate.kind != "optimal":
+            known_s = objective.best_s
+            self._tree_search(seeds)
+            near = self.certificate.counted and self.certificate.gap < NEARLY
+            if near and objective.best_s < known_s:
+                self._prove()
         assert objective.best is not None
         self.state = objective.best
         if self.schedule.free:  # what the user said is not overridden
             objective.stage = "single layouts"
             self._refine_layouts()
 
-    def _tree_search(self, tree: TreeSearch, share: float) -> None:
-        """Runs the tree search with a share of the budget, and refines the best of its kinds."""
-        objective = self.objective
-        objective.stage = "tree search"
-        tree.run(self.budget.part(share))
-        self._note("tree search", objective.best_s)
-        objective.stage = "refinement"
-        for state in tree.best()[:REFINED]:
-            refine(self.space, objective, state, self.budget)
-        self._note("refinement", objective.best_s)
+    def _tree_search(self, seeds: Sequence[State]) -> None:
+        self.objective.stage = "tree search"
+        tree = TreeSearch(self.space, self.objective, seed=self.seed, seeds=seeds)
+        tree.run(self.budget)
+        self._note("tree search", self.objective.best_s)
+        self._refine(tree.best())
+
+    def _refine(self, states: Sequence[State]) -> None:
+        """Changes the best few of these states, entry by entry."""
+        self.objective.stage = "refinement"
+        values = self.objective(states)
+        best: dict[bytes, State] = {}  # by placements: many lists mean the same
+        for i in sorted(range(len(states)), key=lambda i: (values[i], i)):
+            best.setdefault(self.objective.key(states[i]), states[i])
+        for state in list(best.values())[:REFINED]:
+            refine(self.space, self.objective, state, self.budget)
+        self._note("refinement", self.objective.best_s)
 
     def _prove(self) -> None:
         objective = self.objective
