@@ -103,9 +103,7 @@ class TreeSearch:
         return list(dict.fromkeys([self.objective.best, *kinds]))
 
 
-def mcts(
-    space: Space, objective: Objective, budget: Budget, *, seed: int = 0
-) -> list[State]:  # fmt: skip
+def mcts(space: Space, objective: Objective, budget: Budget, *, seed: int = 0) -> list[State]:
     """The best states that one run finds, best first, each of its kind."""
     search = TreeSearch(space, objective, seed=seed)
     search.run(budget)

@@ -8,8 +8,8 @@ import numpy as np
 
 from shardwright.search.objective import Objective
 from shardwright.search.outlook import Outlook
-from shardwright.search.space import MAX_UPDATES, Action, Space
-from shardwright.spmd.decisions import UPDATES, State
+from shardwright.search.space import Action, Space
+from shardwright.spmd.decisions import State
 
 LOOKED_AT = 16  # columns for every state wanted: most are known, or split nothing else
 REACH = 100.0  # how far down the ranking of prospects a recombination starts, on average
@@ -102,15 +102,6 @@ def _follow(space: Space, order: Sequence[int]) -> State:
     """The state after those of these appends that are legal."""
     state = space.root
     for action in order:
-        if _is_legal(space, state, action):
+        if space.is_legal(state, action):
             state = space.after(state, action)
     return state
-
-
-def _is_legal(space: Space, state: State, action: int) -> bool:
-    axis, entry = space.actions[action]
-    entries = state[axis]
-    late = sum(e.scope == UPDATES for e in entries)
-    if any(e.group == entry.group for e in entries):
-        return False
-    return late < MAX_UPDATES if entry.scope == UPDATES else not late

@@ -63,14 +63,16 @@ class Space:
 
     def legal(self, state: State) -> list[int]:
         """Numbers of the actions that may follow."""
-        listed = [{e.group for e in entries} for entries in state]
-        late = [sum(e.scope == UPDATES for e in entries) for entries in state]
-        return [
-            i
-            for i, (axis, entry) in enumerate(self.actions)
-            if entry.group not in listed[axis]
-            and (late[axis] < MAX_UPDATES if entry.scope == UPDATES else not late[axis])
-        ]
+        return [i for i in range(len(self.actions)) if self.is_legal(state, i)]
+
+    def is_legal(self, state: State, action: int) -> bool:
+        """Whether an action may follow."""
+        axis, entry = self.actions[action]
+        entries = state[axis]
+        if any(e.group == entry.group for e in entries):
+            return False
+        late = sum(e.scope == UPDATES for e in entries)
+        return late < MAX_UPDATES if entry.scope == UPDATES else not late
 
     def after(self, state: State, action: int) -> State:
         axis, entry = self.actions[action]
