@@ -10,7 +10,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 export JAX_PLATFORMS ?= cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench referee clean
+.PHONY: help setup demo test quick lint format bench fuzz referee clean
 
 help:                ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -48,12 +48,22 @@ format: $(VENV)/.dev ## rewrite the code in the house format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# What compiles little: everything up to the plan, and how it reads.
+QUICK := $(addprefix tests/,program rules analysis spmd cost report referee test_*.py) \
+  $(patsubst %,tests/search/test_%.py,pins pinned_baselines) tests/plans/test_files.py
+
+quick: lint          ## lint, types, and the tests to run while typing: about a minute on two cores
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "not slow and not referee" $(QUICK)
+
 test: lint           ## lint, types, tests (the host CPU is the referee)
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --ignore=tests/referee
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --ignore=tests/compilers
 
 referee: $(VENV)/.referee ## every plan of the zoo; the TPU and GPU compilers, without that hardware
-	$(BIN)/python -m pytest tests/referee
+	$(BIN)/python -m pytest tests/compilers
 	$(BIN)/python -m pytest -n 2 tests/plans/exhaustive.py
+
+fuzz: $(VENV)/.dev   ## plan, compile and run 2,000 random programs; COUNT and SEED say others
+	$(BIN)/python -m tests.fuzz.run --count $(or $(COUNT),2000) --seed $(or $(SEED),0)
 
 bench: $(VENV)/.dev  ## measure speed
 	$(BIN)/python benchmarks/run.py

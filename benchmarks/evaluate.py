@@ -30,7 +30,7 @@ from shardwright.cost.model import CostModel
 from shardwright.cost.walk import Walk
 from shardwright.mesh import Mesh
 from shardwright.program.tracing import trace
-from shardwright.spmd.decisions import EVERYTHING, UPDATES, Entry, State
+from shardwright.spmd.decisions import EVERYTHING, UPDATES, Decisions, Entry
 from shardwright.zoo import transformer
 
 DEPTHS = (8, 32, 64)
@@ -67,7 +67,7 @@ class Speed:
         )
 
 
-def random_states(analysis: Analysis, count: int, axes: int, seed: int) -> list[State]:
+def random_states(analysis: Analysis, count: int, axes: int, seed: int) -> list[Decisions]:
     """Up to four groups per axis in random order."""
     rng = np.random.default_rng(seed)
     groups = [g.index for g in analysis.groups]
@@ -79,10 +79,10 @@ def random_states(analysis: Analysis, count: int, axes: int, seed: int) -> list[
             for g in chosen
         )
 
-    return [tuple(one() for _ in range(axes)) for _ in range(count)]
+    return [Decisions(tuple(one() for _ in range(axes))) for _ in range(count)]
 
 
-def evaluate_all(model: CostModel, states: Sequence[State], batch: int) -> float:
+def evaluate_all(model: CostModel, states: Sequence[Decisions], batch: int) -> float:
     """CPU seconds to evaluate these states in batches."""
     start = time.process_time()
     for i in range(0, len(states), batch):

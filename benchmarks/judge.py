@@ -15,8 +15,8 @@ from dataclasses import replace
 import shardwright as sw
 from shardwright.cost.devices import device
 from shardwright.cost.links import Network
-from shardwright.lowering.compiled import read_collectives
-from shardwright.lowering.verify import compile_plan
+from shardwright.referee.compiled import read_collectives
+from shardwright.referee.verify import compile_plan
 from shardwright.zoo import transformer
 
 CLOCK_HZ = 1.5e9  # TPU v5e: 1.97e14 bf16 FLOP/s over 4 x 128 x 128 x 2 FLOP a cycle

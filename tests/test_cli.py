@@ -70,6 +70,14 @@ def test_show_prints_the_same(train: str) -> None:
     assert Path("page.html").exists()
 
 
+def test_names_in_a_file_never_become_code(train: str) -> None:
+    run("plan", train, *PLAN, "--save", "plan.json")
+    name = json.dumps('"""\nraise SystemExit(7)\n"""')
+    Path("evil.json").write_text(Path("plan.json").read_text().replace('"train_step"', name))
+    shown = run("show", "evil.json", "--python")
+    assert shown.exit_code != 0 or "\nraise" not in shown.stdout
+
+
 def test_quiet_prints_nothing(train: str) -> None:
     assert run("plan", train, *PLAN, "--quiet", "--save", "plan.json").output == ""
 
@@ -145,6 +153,13 @@ def test_zoo_plans_a_model() -> None:
     (["plan", "steps.py", "--mesh", "2"], "cannot read 'steps.py'"),
     (["plan", "steps.py:train_stp", "--mesh", "2"], "try     train_step"),
     (["plan", "steps.py:train_step", "--mesh", "data=x"], "cannot read mesh 'data=x'"),
+    (["plan", "steps.py:train_step", "--mesh", "²"], "cannot read mesh '²'"),
+    (["plan", "steps.py:train_step", "--mesh", "data=²"], "cannot read mesh 'data=²'"),
+    (["plan", "steps.py:train_step", "--mesh", "1000000007"], "try     at most 1,048,576 devices"),
+    (["plan", "steps.py:train_step", "--mesh", "9" * 5000], "cannot read mesh '99"),
+    (["plan", "steps.py:train_step", "--mesh", "2", "--memory", "9" * 400], "cannot read memory"),
+    (["plan", "steps.py:train_step", *PLAN, "--save", "x" * 300], "File name too long"),
+    (["plan", "steps.py:train_step", *PLAN, "--html", "x" * 300], "File name too long"),
     (["plan", "steps.py:train_step", "--mesh", "data=2", "--memory", "much"], "cannot read memory"),
     (["plan", "steps.py:train_step", "--mesh", "data=2", "--device", "abacus"], "abacus"),
     (["plan", "steps.py:train_step", "--mesh", "data=2", "--tactic", "Luck()"], "unknown tactic"),

@@ -11,7 +11,9 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "shardwright"
 
 # In order of import. `rules` stands first: a Program's ops have rules, which know no Program.
-STAGES = ("rules", "program", "analysis", "spmd", "cost", "search", "lowering", "report")
+STAGES = (
+    "rules", "program", "analysis", "spmd", "cost", "search", "lowering", "referee", "report",
+)  # fmt: skip
 EVERYWHERE = {"errors", "mesh", "_jax"}
 
 

@@ -58,6 +58,18 @@ def test_accepted(given: object) -> None:
         ({"data": "4"}, "mesh axis 'data' has size '4'\n"),
         ({"": 4}, "a mesh axis is called ''\n  mesh    =4\n  try     a name such as \"data\""),
         ({3: 4}, "a mesh axis is called 3\n"),
+        ({"a\nb": 4}, "a mesh axis is called 'a\\nb'\n"),
+        (
+            {"data": 10**9},
+            "mesh axis 'data' has size 1000000000\n  mesh    data=1000000000\n"
+            "  try     at most 1,048,576 devices",
+        ),
+        (
+            {"a": 2**15, "b": 2**15},
+            "a mesh has size 1073741824\n  try     at most 1,048,576 devices",
+        ),
+        ({"data": 10**5000}, "mesh axis 'data' has size a huge integer\n"),
+        ({"data": np.array([4, 2])}, "mesh axis 'data' has size array([4, 2])\n"),
         (8, 'not a mesh: 8\n  try     {"data": 4, "model": 4}, or a jax.sharding.Mesh'),
         ("data", "not a mesh: 'data'\n"),
     ],
@@ -140,7 +152,7 @@ def test_no_completion(sizes: dict[str, int | None]) -> None:
     assert str(error.value).endswith(f"try     a device count that is a multiple of {fixed}")
 
 
-@pytest.mark.parametrize("count", [0, -4, 2.5])
+@pytest.mark.parametrize("count", [0, -4, 2.5, 1_000_000_007])
 def test_device_count_refused(count: int) -> None:
     with pytest.raises(ShardwrightError, match=f"devices has size {count}"):
         factorisations(count)

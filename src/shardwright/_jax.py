@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 from jax._src import core, source_info_util
+from jax.extend.core import jaxpr_as_fun
 
 Literal = core.Literal
 ClosedJaxpr = core.ClosedJaxpr
@@ -113,8 +114,13 @@ def wants_another_mesh(error: BaseException) -> bool:
 
 
 def opened(eqn: Any) -> Any:
-    """The jaxpr that JAX lowers a sparse primitive or a run_state to; None for other equations."""
+    """The jaxpr that JAX lowers an equation to, where that is not the equation itself.
+
+    Of sparse primitives, run_state and loops under vmap; None for others.
+    """
     name = eqn.primitive.name
+    if name == "while":
+        return _plain_while(eqn)
     if name == "run_state":  # its references as plain values
         compute = eqn.primitive.impl
     elif name.startswith(("bcoo_", "bcsr_")):
@@ -134,6 +140,41 @@ def opened(eqn: Any) -> Any:
             return retrace(call, [v.aval for v in eqn.invars])
     except NotImplementedError:  # references to what only a kernel has
         return None
+
+
+def _plain_while(eqn: Any) -> Any:
+    """A loop whose examples stop one by one, with what JAX adds to it only when it lowers it.
+
+    It goes on as long as any of them does, and those that have stopped keep what they have.
+    None for a loop with one condition for all.
+    """
+    condition, body = eqn.params["cond_jaxpr"], eqn.params["body_jaxpr"]
+    (goes_on,) = condition.out_avals
+    if not goes_on.shape:
+        return None
+    first, count = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
+    holds, run = jaxpr_as_fun(condition), jaxpr_as_fun(body)
+
+    def loop(*args: Any) -> list[Any]:
+        cond_consts, body_consts = args[:first], args[first : first + count]
+
+        def some_go_on(carry: list[Any]) -> Any:
+            (pred,) = holds(*cond_consts, *carry)
+            return pred.any()
+
+        def one_round(carry: list[Any]) -> list[Any]:
+            (pred,) = holds(*cond_consts, *carry)
+            pairs = zip(run(*body_consts, *carry), carry, strict=True)
+            return [jax.lax.select(_spread(pred, new.shape), new, old) for new, old in pairs]
+
+        return jax.lax.while_loop(some_go_on, one_round, list(args[first + count :]))
+
+    return retrace(loop, [v.aval for v in eqn.invars])
+
+
+def _spread(pred: Any, shape: tuple[int, ...]) -> Any:
+    """A condition per example, for all their elements."""
+    return jax.lax.broadcast_in_dim(pred, shape, range(pred.ndim))
 
 
 def jit_options(fn: Any) -> tuple[tuple[int, ...], tuple[str, ...], tuple[int, ...]]:
@@ -326,6 +367,11 @@ def retrace(fn: Callable[..., list[Any]], avals: list[Any]) -> Any:
     return jax.make_jaxpr(fn)(*[struct(aval) for aval in avals])
 
 
+def is_extended(dtype: Any) -> bool:
+    """Whether elements are no numbers: random keys."""
+    return bool(jax.dtypes.issubdtype(dtype, jax.dtypes.extended))
+
+
 def struct(aval: Any) -> Any:
     """An abstract type as jax.eval_shape gives it."""
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
@@ -360,3 +406,8 @@ def bare(array: Any, weak: bool) -> Any:
     """The shape and dtype of an array, without where it is."""
     aval = jax.typeof(array)
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=weak)
+
+
+def key_impl(dtype: Any) -> Any:
+    """What makes random keys of this dtype, as jax.random.key takes it."""
+    return dtype._impl

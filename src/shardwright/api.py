@@ -108,7 +108,8 @@ def plan_call(
 ) -> Plan:
     """The whole pipeline: partition() of one call, whatever its arguments are called."""
     tactics = [tactics] if isinstance(tactics, Tactic) else tactics
-    _check_options(memory, seconds, seed, overlap, labels, tactics)
+    _check_options(memory, seconds, seed, overlap, labels, tactics, progress)
+    seed, overlap = int(seed), float(overlap)  # a plan file holds no numbers of NumPy's
     chip = find_device(device)
     shapes = candidate_meshes(mesh, chip, devices)
     program = trace_call(                               # ops, values, source lines, argument paths
@@ -123,17 +124,16 @@ def plan_call(
     apart: list[tuple[int, int]] = []
     if unshare:
         model, found, apart = unshare_where_it_pays(model, found, _bytes(memory))
-    model.overrides = dict(found.overrides)
     record = build_record(
-        program.name, model, found.state,
+        program.name, model, found.decisions,
         found=describe(found, meshes, memory),
         options={
             "static_argnums": numbers(static_argnums), "donate_argnums": numbers(donate_argnums),
             "labels": dict(labels or {}), "seed": seed, "unshared": [list(p) for p in apart],
-            "tactics": [str(t) for t in tactics or ()],
+            "tactics": [str(t) for t in tactics or ()], "pinned": pinned_record(model),
         },
     )  # fmt: skip
-    return Plan(record, Bound(fn, program, model, found.state))
+    return Plan(record, Bound(fn, program, model, found.decisions))
 
 
 def _search(
@@ -157,7 +157,7 @@ def describe(found: Found, meshes: list[dict[str, Any]], memory: float | None) -
     proof = found.certificate
     return {
         "certificate": {
-            "kind": proof.kind, "lower_bound_s": proof.lower_bound_s,
+            "kind": proof.kind, "lower_bound_s": _finite(proof.lower_bound_s),
             "gap": _finite(proof.gap), "evaluated": proof.evaluated,
             "covered": _finite(proof.covered),
         },
@@ -172,10 +172,16 @@ def describe(found: Found, meshes: list[dict[str, Any]], memory: float | None) -
             "evaluations": found.evaluations, "how": list(found.how),
             "interrupted": found.interrupted,
             "memory": None if memory is None else int(memory),
+            "pins_in_code": found.pins_in_code,
         },
         "meshes": meshes,
         "notes": list(found.notes),
     }  # fmt: skip
+
+
+def pinned_record(model: CostModel) -> dict[str, list[list[int]]]:
+    """{value: axes per dim} of what is kept somewhere whatever the lists say."""
+    return {str(value): [list(on) for on in dims] for value, dims in model.pinned.items()}
 
 
 def _finite(number: float) -> float | None:
@@ -184,7 +190,8 @@ def _finite(number: float) -> float | None:
 
 
 def numbers(argnums: int | Sequence[int]) -> list[int]:
-    return [argnums] if isinstance(argnums, int) else list(argnums)
+    """Positions of arguments as plain integers; they have been checked."""
+    return [int(n) for n in np.atleast_1d(np.asarray(argnums, np.int64))]
 
 
 def _bytes(memory: int | float | None) -> int | None:
@@ -206,7 +213,7 @@ def _check_number(
 
 
 def _check_options(
-    memory: Any, seconds: Any, seed: Any, overlap: Any, labels: Any, tactics: Any
+    memory: Any, seconds: Any, seed: Any, overlap: Any, labels: Any, tactics: Any, progress: Any
 ) -> None:
     """Raises for an option that would only fail, or mislead, after the program is traced."""
     _bytes(memory)
@@ -216,10 +223,17 @@ def _check_options(
     if not isinstance(seed, int | np.integer):
         raise ShardwrightError(f"seed must be an integer, got {seed!r:.60}", try_="seed=0")
     _check_number("seed", seed, "an integer from 0 on", "0")
-    if labels is not None and not isinstance(labels, Mapping):
+    texts = isinstance(labels, Mapping) and all(
+        isinstance(text, str) for row in labels.items() for text in row
+    )
+    if labels is not None and not texts:
         raise ShardwrightError(
             f"labels must map a label to a dim, got {labels!r:.60}",
             try_="""{"d_ff": "state.params['layers'][*]['w1'][1]"}""",
+        )
+    if progress is not None and not callable(progress):
+        raise ShardwrightError(
+            f"progress must be a function, got {progress!r:.60}", try_="progress=print"
         )
     if isinstance(tactics, str) or (tactics is not None and not isinstance(tactics, Iterable)):
         raise ShardwrightError(

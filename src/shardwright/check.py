@@ -9,7 +9,7 @@ from typing import Any
 
 from shardwright.analysis.analysis import Analysis, analyze_program
 from shardwright.analysis.text import human_bytes
-from shardwright.api import describe, numbers
+from shardwright.api import describe, numbers, pinned_record
 from shardwright.cost.breakdown import Breakdown, peak_breakdown
 from shardwright.cost.cost import Cost
 from shardwright.cost.devices import Device
@@ -25,7 +25,8 @@ from shardwright.program.types import Program
 from shardwright.record import build_record
 from shardwright.search import Found, search
 from shardwright.search.exact import Certificate
-from shardwright.spmd.decisions import Entry, State
+from shardwright.search.wishes import constrained_model
+from shardwright.spmd.decisions import Entry, State, decide
 from shardwright.spmd.ir import Collective
 
 # A large argument kept whole is worth a warning from this part of all argument bytes on.
@@ -87,9 +88,9 @@ def check(
     for position, source in program.aliases.items():
         pinned[program.outputs[position]] = given[source]
     model = CostModel(analysis, axes, chip, pinned=pinned)
-    state = cheapest_order(model, claimed_groups(analysis, given, axes))
+    decisions = decide(cheapest_order(model, claimed_groups(analysis, given, axes)))
     limit = chip.usable_bytes if memory is None else int(memory)
-    cost, breakdown = model.cost(state), peak_breakdown(model, state)
+    cost, breakdown = model.cost(decisions), peak_breakdown(model, decisions)
     if cost.peak_bytes > limit:
         warnings.append(
             f"does not fit: {human_bytes(cost.peak_bytes)} per device of {human_bytes(limit)}"
@@ -99,22 +100,21 @@ def check(
     def as_plan(model: CostModel, found: Found, **more: Any) -> Plan:
         options = {
             "static_argnums": numbers(static_argnums), "donate_argnums": numbers(donate_argnums),
-            "labels": {}, "seed": 0, "tactics": [], **more,
+            "labels": {}, "seed": 0, "tactics": [], "pinned": pinned_record(model), **more,
         }  # fmt: skip
         record = build_record(
-            program.name, model, found.state, found=describe(found, [], memory), options=options
+            program.name, model, found.decisions, found=describe(found, [], memory), options=options
         )
-        return Plan(record, Bound(fn, program, model, found.state))
+        return Plan(record, Bound(fn, program, model, found.decisions))
 
     by_hand = ("given by hand",)
-    own = Found(state, dict(model.overrides), cost, Certificate.none(), {}, 0, by_hand)
-    kept = {str(v): [list(d) for d in dims] for v, dims in pinned.items()}
-    plan, better = as_plan(model, own, tactics=[*by_hand], pinned=kept), None
+    own = Found(decisions, cost, Certificate.none(), {}, 0, by_hand)
+    plan, better = as_plan(model, own, tactics=[*by_hand]), None
     if compare:
-        free = CostModel(analysis, axes, chip)
+        free = constrained_model(analysis, axes, chip)
         found = _better(free, cost, limit, seconds)
         better = as_plan(free, found) if found is not None else None
-    return Check(cost, breakdown, model_collectives(model, state), warnings, plan, better)
+    return Check(cost, breakdown, model_collectives(model, decisions), warnings, plan, better)
 
 
 def claimed_groups(analysis: Analysis, given: Given, mesh: Mesh) -> list[list[int]]:
@@ -138,7 +138,7 @@ def cheapest_order(model: CostModel, groups: list[list[int]]) -> State:
     improves.
     """
     best: State = tuple(tuple(Entry(g) for g in listed) for listed in groups)
-    best_s = float(model.evaluate([best]).step_s[0])
+    best_s = model.cost(decide(best)).step_s
     while True:
         states = [
             (*best[:axis], order, *best[axis + 1 :])
@@ -147,7 +147,7 @@ def cheapest_order(model: CostModel, groups: list[list[int]]) -> State:
         ]
         if not states:
             return best
-        seconds = model.evaluate(states).step_s
+        seconds = model.evaluate([decide(s) for s in states]).step_s
         if seconds.min() >= best_s:
             return best
         best, best_s = states[int(seconds.argmin())], float(seconds.min())
@@ -175,12 +175,11 @@ def large_replicated(program: Program, given: Given) -> list[str]:
 
 
 def _better(model: CostModel, cost: Cost, limit: int, seconds: float | None) -> Found | None:
-    """Decisions that are faster, or that fit where the given ones do not; the model follows."""
+    """Decisions that are faster, or that fit where the given ones do not."""
     try:
         found = search(model, memory=limit, seconds=seconds)
     except ShardwrightError:  # nothing fits: what was given is judged all the same
         return None
     if found.cost.step_s >= cost.step_s and cost.peak_bytes <= limit:
         return None
-    model.overrides = dict(found.overrides)
     return found

@@ -17,18 +17,19 @@ from shardwright.errors import ShardwrightError
 
 _UNITS = {"": 1.0, "B": 1.0, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
 _UNITS |= {"KIB": 2.0**10, "MIB": 2.0**20, "GIB": 2.0**30, "TIB": 2.0**40}
+_INTEGER = re.compile(r"[0-9]{1,30}")  # str.isdigit() also takes ², which int() does not read
 
 
 def parse_mesh(text: str) -> dict[str, int | None] | int:
     """{"data": 4, "model": 4} of data=4,model=4; ? is an open size; a number a device count."""
-    if text.strip().isdigit():
+    if _INTEGER.fullmatch(text.strip()):
         return int(text)
     found: dict[str, int | None] = {}
     for part in text.replace(" x ", ",").split(","):
         name, _, size = part.strip().partition("=")
         name, size = name.strip(), size.strip()
-        if not name or name in found or not (size.isdigit() or size == "?"):
-            raise ShardwrightError(f"cannot read mesh {text!r}", try_="data=4,model=4, or 16")
+        if not name or name in found or not (_INTEGER.fullmatch(size) or size == "?"):
+            raise ShardwrightError(f"cannot read mesh {text!r:.60}", try_="data=4,model=4, or 16")
         found[name] = None if size == "?" else int(size)
     return found
 
@@ -37,22 +38,25 @@ def parse_bytes(text: str | None) -> int | None:
     """Bytes of 16GB, 15.5GiB or 16e9."""
     if text is None:
         return None
-    found = re.fullmatch(r"((?:\d+\.?\d*|\.\d+)(?:E\d\d?)?)\s*([A-Z]*)", text.strip().upper())
+    found = re.fullmatch(
+        r"((?:[0-9]{1,30}(?:\.[0-9]*)?|\.[0-9]+)(?:E[0-9][0-9]?)?)\s*([A-Z]*)",
+        text.strip().upper(),
+    )
     if found is None or found[2] not in _UNITS:
-        raise ShardwrightError(f"cannot read memory {text!r}", try_="16GB, 15.5GiB or 16e9")
+        raise ShardwrightError(f"cannot read memory {text!r:.60}", try_="16GB, 15.5GiB or 16e9")
     return int(float(found[1]) * _UNITS[found[2]])
 
 
 def parse_tactic(text: str) -> Any:
     """The tactic that a baseline's name stands for: FSDP(data), ZeRO-2(data), Search."""
-    found = re.fullmatch(r"\s*([A-Za-z]+)(?:-(\d))?\s*(?:\((.*)\))?\s*", text)
+    found = re.fullmatch(r"\s*([A-Za-z]+)(?:-([0-9]))?\s*(?:\((.*)\))?\s*", text)
     names = [n for n in search.__all__ if isinstance(getattr(search, n), type)]
     names = [n for n in names if issubclass(getattr(search, n), search.Tactic) and n != "Tactic"]
     if found is None or found.group(1) not in names:
         raise ShardwrightError(f"unknown tactic {text!r}", try_=", ".join(names))
     name, stage, inner = found.groups()
     given: list[Any] = [part.strip().strip("'\"") for part in (inner or "").split(",")]
-    given = [int(part) if part.isdigit() else part for part in given if part]
+    given = [int(part) if _INTEGER.fullmatch(part) else part for part in given if part]
     if stage:
         given.insert(0, int(stage))
     if name == "Search":

@@ -2,13 +2,15 @@
 
 Invariants
 - axes are ordered major to minor: along the last axis neighbours have consecutive device numbers;
-- names are unique and not empty, sizes are positive integers;
+- names are unique, printable and not empty, sizes are positive integers;
+- there are at most MOST_DEVICES devices;
 - `dcn`, `links` and `wrap` name axes of the mesh.
 """
 
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -16,6 +18,7 @@ from typing import Any
 from shardwright.errors import ShardwrightError
 
 AXIS_NAMES = ("data", "model", "context")  # names for meshes that we make up
+MOST_DEVICES = 2**20  # ten times the largest clusters of 2026; more is a slip of the hand
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +58,7 @@ class Mesh:
         given: Any = self.axes  # a mapping or pairs: normalised here, so that both may be written
         pairs = _pairs(given)
         _check_axes(pairs)
-        object.__setattr__(self, "axes", pairs)
+        object.__setattr__(self, "axes", tuple((name, operator.index(n)) for name, n in pairs))
         object.__setattr__(self, "dcn", (self.dcn,) if isinstance(self.dcn, str) else (*self.dcn,))
         for what, names in (("dcn", self.dcn), ("links", self.links), ("wrap", self.wrap)):
             for name in names:
@@ -162,8 +165,10 @@ def completions(sizes: Mapping[str, int | None], count: int) -> list[Mesh]:
 
 def _products(count: int, length: int, least: int = 2) -> Iterator[tuple[int, ...]]:
     """Ordered tuples of `length` integers, each at least `least`, with product `count`."""
-    if length == 0:
-        if count == 1:
+    if length <= 1:
+        if length == 1 and count >= least:
+            yield (count,)
+        elif length == 0 and count == 1:
             yield ()
         return
     for first in range(least, count + 1):
@@ -188,11 +193,11 @@ def _pairs(mesh: Any) -> tuple[tuple[Any, Any], ...]:
 
 def _check_axes(pairs: tuple[tuple[Any, Any], ...]) -> None:
     """Raises a ShardwrightError unless the pairs are unique names with positive sizes."""
-    written = " x ".join(f"{name}={size}" for name, size in pairs)
+    written = " x ".join(f"{name}={_shown(size)}" for name, size in pairs)
     if not pairs:
         raise ShardwrightError("a mesh needs at least one axis", try_='{"data": 1}')
     for name, size in pairs:
-        if not isinstance(name, str) or not name:
+        if not isinstance(name, str) or not name or not name.isprintable():
             raise ShardwrightError(
                 f"a mesh axis is called {name!r}", mesh=written, try_='a name such as "data"'
             )
@@ -205,13 +210,24 @@ def _check_axes(pairs: tuple[tuple[Any, Any], ...]) -> None:
                 mesh=written,
                 try_="a different name for each axis",
             )
+    _check_size("a mesh", math.prod(operator.index(size) for _, size in pairs))
 
 
-def _check_size(what: str, size: object, **facts: object) -> None:
-    if isinstance(size, bool) or not hasattr(size, "__index__"):
-        raise ShardwrightError(f"{what} has size {size!r}", **facts, try_="a positive integer")
-    if int(size.__index__()) < 1:
-        raise ShardwrightError(f"{what} has size {size}", **facts, try_="a positive integer")
+def _check_size(what: str, size: Any, **facts: object) -> None:
+    try:
+        number = 0 if isinstance(size, bool) else operator.index(size)
+    except TypeError:
+        number = 0
+    if not 1 <= number <= MOST_DEVICES:
+        raise ShardwrightError(
+            f"{what} has size {_shown(size)}", **facts,
+            try_="a positive integer" if number < 1 else f"at most {MOST_DEVICES:,} devices",
+        )  # fmt: skip
+
+
+def _shown(size: Any) -> str:
+    """A size that need not be one; Python does not print integers of thousands of digits."""
+    return "a huge integer" if isinstance(size, int) and abs(size) > 10**30 else f"{size!r:.60}"
 
 
 def _or(names: Iterable[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ from shardwright.record import (
     write_record,
 )
 from shardwright.search.exact import Certificate
-from shardwright.spmd.decisions import Entry, State
+from shardwright.spmd.decisions import Decisions, Entry, State, decide
 from shardwright.spmd.ir import Collective, Ir
 
 
@@ -47,6 +48,17 @@ class Plan:
     def __init__(self, record: dict[str, Any], bound: Bound | None = None) -> None:
         self.record = record
         self._bound = bound
+
+    def __reduce__(self) -> Any:
+        """A pickle holds the decisions, as a file does: a function may not go into one."""
+        return Plan, (self.record,)
+
+    def __copy__(self) -> Plan:
+        return Plan(dict(self.record), self._bound)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Plan:
+        """A plan of its own for the same function: what it is bound to is never changed."""
+        return Plan(copy.deepcopy(self.record, memo), self._bound)
 
     # What was decided -----------------------------------------------------------------------
 
@@ -113,7 +125,7 @@ class Plan:
     def ir(self) -> Ir:
         """The partitioning IR: one row per op, with local shapes, claims and collectives."""
         bound = self._require("ir()")
-        return model_ir(bound.model, bound.state)
+        return model_ir(bound.model, bound.decisions)
 
     def explain(self) -> str:
         """Why it is split like this, in words."""
@@ -127,17 +139,18 @@ class Plan:
         """`fn` as a jitted function that runs as planned, on the current devices or `mesh`."""
         fn = fn if fn is not None else self._require("jit() without a function").fn
         check_callable(fn)
-        return PlannedFunction(
-            fn, jax_mesh(self.mesh, mesh),
-            lambda args, kwargs: self.bind(fn, *args, **kwargs)._ready(),
-        )  # fmt: skip
+
+        def prepare(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Signature, Steps]:
+            bound = self._bound
+            if bound is not None and bound.fn is fn and self.fits(args, kwargs):
+                return self._ready()  # whether the function is what it was is seen as it is run
+            return self.bind(fn, *args, **kwargs)._ready()
+
+        return PlannedFunction(fn, jax_mesh(self.mesh, mesh), prepare)
 
     def bind(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Plan:
         """The plan tied to a function and arguments; says what changed when they do not match."""
         options = self.record["options"]
-        bound = self._bound
-        if bound is not None and bound.fn is fn and self.fits(args, kwargs):
-            return self
         signature = self._sign(fn, args, kwargs)
         leaves = signature.leaves(args, kwargs)
         self._check_arguments(signature.name, _types(signature, leaves))
@@ -151,10 +164,9 @@ class Plan:
         model = CostModel(
             analysis, self.mesh, self.device, overlap=self.cost.overlap, pinned=pinned
         )
-        state = _to_state(self.decisions, analysis)
-        self._override(model, state)
+        decisions = self._decisions(model)
         record = self.record | {"call": call_record(program)}
-        return Plan(record, Bound(fn, program, model, state))
+        return Plan(record, Bound(fn, program, model, decisions))
 
     def _sign(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Signature:
         options, mesh = self.record["options"], self.mesh
@@ -203,13 +215,15 @@ class Plan:
             changes = [f"the computation: was {planned_ops} ops, is {ops}"]
         raise _another_program(program.name, changes)
 
-    def _override(self, model: CostModel, state: State) -> None:
-        """Gives the model the overrides: with them, all must mean what it meant when written."""
+    def _decisions(self, model: CostModel) -> Decisions:
+        """What was decided, in a model of the program; it must mean what it meant when written."""
         now: dict[str, Any]
+        lists = _to_state(self.decisions, model.analysis)
+        decisions = Decisions(lists)
         try:
-            model.overrides |= read_overrides(self.record, model)
-            specs, result_specs = spec_records(model, state)
-            overrides = override_records(model, state)
+            decisions = decide(lists, read_overrides(self.record, model))
+            specs, result_specs = spec_records(model, decisions)
+            overrides = override_records(model, decisions)
             now = {"overrides": overrides, "specs": specs, "result_specs": result_specs}
         except (IndexError, KeyError, TypeError):  # an override of something that is not there
             now = {}
@@ -219,6 +233,7 @@ class Plan:
                 by=f"Shardwright {self.record.get('shardwright', 'of another version')}",
                 try_="plan again, or use the Shardwright that wrote it",
             )
+        return decisions
 
     def _ready(self) -> tuple[Signature, Steps]:
         bound = self._require("running")
@@ -249,7 +264,9 @@ class Plan:
     def place(self, /, *args: Any, mesh: Any = None, **kwargs: Any) -> Any:
         """The arguments on the devices, split as planned; one argument gives one value back.
 
-        A jax.ShapeDtypeStruct gets its sharding, to restore a checkpoint into, say.
+        What the function donates is copied, so that your own arrays stay; else an array that is
+        in its place already is that array. A jax.ShapeDtypeStruct gets its sharding, to restore a
+        checkpoint into, say.
         """
         on, bound = as_set(jax_mesh(self.mesh, mesh)), self._bound
         if bound is None:
@@ -271,9 +288,8 @@ class Plan:
                 )
             check_types(self.record["arguments"], list(types.values()))
             wanted = list(specs.values())
-        placed = [
-            _put(leaf, NamedSharding(on, spec)) for leaf, spec in zip(leaves, wanted, strict=True)
-        ]
+        rows = zip(leaves, wanted, signature.donated, strict=True)
+        placed = [_put(leaf, NamedSharding(on, spec), own=gone) for leaf, spec, gone in rows]
         out, named = signature.call(placed)
         if named:
             return out, named
@@ -302,14 +318,23 @@ class Plan:
             )
         return jax.jit(fn, out_shardings=wanted[argnum])(*args)
 
-    def verify(self, target: str | None = None, run: bool = False, *, seed: int = 0) -> Any:
+    def verify(
+        self,
+        target: str | None = None,
+        run: bool = False,
+        *,
+        seed: int = 0,
+        args: tuple[Any, ...] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
         """Predicted against compiled, for the current devices or a target without hardware.
 
-        `run` also compares results with the unsharded function's, on random arguments.
+        `run` also compares results with the unsharded function's: on random arguments, with
+        indices in and out of range, or on your own, `args=(params, batch)`, as in a call.
         """
-        from shardwright.lowering.verify import verify_plan
+        from shardwright.referee.verify import verify_plan
 
-        return verify_plan(self, target, run=run, seed=seed)
+        return verify_plan(self, target, run=run, seed=seed, args=args, kwargs=kwargs)
 
     # Files ----------------------------------------------------------------------------------
 
@@ -344,30 +369,21 @@ class Bound:
     """A plan's program: what is needed to run or print it."""
 
     def __init__(
-        self, fn: Callable[..., Any], program: Program, model: CostModel, state: State
+        self, fn: Callable[..., Any], program: Program, model: CostModel, decisions: Decisions
     ) -> None:
-        self.fn, self.program, self.model, self.state = fn, program, model, state
+        self.fn, self.program, self.model, self.decisions = fn, program, model, decisions
         self._steps: Steps | None = None
 
     @property
     def steps(self) -> Steps:
         if self._steps is None:
-            self._steps = make_steps(self.model, self.state)
+            self._steps = make_steps(self.model, self.decisions)
         return self._steps
 
 
 def load(path: str | Path) -> Plan:
     """The plan saved at `path`; bind() or jit() check that the program still matches."""
-    plan = Plan(read_record(path))
-    try:  # what a report or a run would stumble over
-        _ = plan.mesh, plan.device, plan.cost, plan.collectives, plan.certificate, plan.baselines
-        _ = plan.specs(), plan.result_specs()
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        raise ShardwrightError(
-            f"{path} is damaged: {type(error).__name__}: {error}",
-            try_="a file as plan.save() wrote it",
-        ) from None
-    return plan
+    return Plan(read_record(path))
 
 
 def _another_program(name: str, changes: list[str]) -> ShardwrightError:
@@ -390,9 +406,12 @@ def _forms(tree: Any) -> Any:
     return jax.tree.map(lambda x: format_type(x) if hasattr(x, "dtype") else x, tree)
 
 
-def _put(leaf: Any, place: NamedSharding) -> Any:
+def _put(leaf: Any, place: NamedSharding, *, own: bool) -> Any:
+    """A leaf in its place; `own`: in buffers that the caller's array has no part in."""
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place)
+    if own and isinstance(leaf, jax.Array):  # device_put shares what is there already
+        leaf = jax.numpy.copy(leaf)
     return jax.device_put(leaf, place)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -17,31 +17,28 @@ from shardwright.cost.model import CostModel, model_collectives, partitioned
 from shardwright.errors import ShardwrightError
 from shardwright.lowering.steps import Spec, border_specs
 from shardwright.mesh import Mesh
+from shardwright.plan_schema import check_record
 from shardwright.program.fingerprint import argument_types, fingerprint, result_types
 from shardwright.program.types import Program
 from shardwright.search.roles import group_roles
-from shardwright.spmd.decisions import State
+from shardwright.spmd.decisions import Decisions, State
 from shardwright.spmd.ir import Collective
 from shardwright.spmd.layout import Placement
 
 # Of the plan file. 2 says how the function is called, which to_python() needs, and who wrote it.
 VERSION = 2
 
-# What a plan cannot be read without.
-NEEDED = (
-    "program", "fingerprint", "ops", "arguments", "results", "mesh", "device", "options",
-    "decisions", "overrides", "specs", "result_specs", "cost", "collectives", "memory", "groups",
-    "certificate", "baselines", "search", "meshes", "opaque", "replicated",
-)  # fmt: skip
+MOST_BYTES = 2**28  # of a plan file; one of ten thousand arguments takes a few megabytes
 ASK = "a file written by plan.save()"
 
 
 def build_record(
-    fn_name: str, model: CostModel, state: State, *, found: dict[str, Any], options: dict[str, Any]
-) -> dict[str, Any]:
+    fn_name: str, model: CostModel, decisions: Decisions, *,
+    found: dict[str, Any], options: dict[str, Any],
+) -> dict[str, Any]:  # fmt: skip
     """The plan as plain data."""
     program, analysis = model.analysis.program, model.analysis
-    (specs, result_specs), cost = spec_records(model, state), model.cost(state)
+    (specs, result_specs), cost = spec_records(model, decisions), model.cost(decisions)
     roles = group_roles(analysis)
     paths = [program.values[v].path or "" for v in program.inputs]
     record = {
@@ -57,16 +54,16 @@ def build_record(
         "mesh": model.mesh.to_dict(),
         "device": model.device.to_dict(),
         "options": options,
-        "decisions": _from_state(model.mesh, analysis, state),
-        "overrides": override_records(model, state),
+        "decisions": _from_state(model.mesh, analysis, decisions.lists),
+        "overrides": override_records(model, decisions),
         "specs": specs,
         "result_specs": result_specs,
         "cost": {
             "compute_s": cost.compute_s, "link_s": cost.link_s, "peak_bytes": cost.peak_bytes,
             "overlap": cost.overlap,
         },
-        "collectives": _merge(model_collectives(model, state)),
-        "memory": _memory(peak_breakdown(model, state), model),
+        "collectives": _merge(model_collectives(model, decisions)),
+        "memory": _memory(peak_breakdown(model, decisions), model),
         "groups": [
             {
                 "label": g.label, "role": roles[g.index], "sizes": list(g.sizes[:4]),
@@ -77,22 +74,20 @@ def build_record(
             for g in analysis.groups
         ],
         "opaque": dict(sorted(program.opaque.items())),
-        "replicated": _large_replicated(program, border_specs(model, state)[0]),
+        "replicated": _large_replicated(program, border_specs(model, decisions)[0]),
         **found,
     }  # fmt: skip
+    record["notes"] = [*model.prices.network.notes(), *found["notes"]]
     plain: dict[str, Any] = json.loads(json.dumps(record))  # just what a saved plan holds
     return plain
 
 
-def override_records(model: CostModel, state: State) -> list[dict[str, Any]]:
+def override_records(model: CostModel, decisions: Decisions) -> list[dict[str, Any]]:
     """Layouts stored in another way than the lists say, each by its first value."""
     program, of_value = model.analysis.program, model.layouts.of_value
-    pinned = [layout.pinned for layout in model.layouts.table]
-    stored = partitioned(model, state)
+    stored = partitioned(model, decisions)
     out = []
-    for layout, placement in model.overrides.items():
-        if placement == pinned[layout]:
-            continue  # what the user wrote is read from the program again
+    for layout, placement in decisions.overrides:
         values = np.flatnonzero(of_value == layout).tolist()
         out.append({
             "value": values[0], "placement": list(placement), "stored": stored.shape(values[0]),
@@ -126,9 +121,9 @@ def call_record(program: Program) -> dict[str, list[Any]]:
     }
 
 
-def spec_records(model: CostModel, state: State) -> tuple[dict[str, Any], dict[str, Any]]:
+def spec_records(model: CostModel, decisions: Decisions) -> tuple[dict[str, Any], dict[str, Any]]:
     """({argument path: axes per dim}, {result path: axes per dim})"""
-    program, (inputs, outputs) = model.analysis.program, border_specs(model, state)
+    program, (inputs, outputs) = model.analysis.program, border_specs(model, decisions)
     paths = [program.values[v].path or "" for v in program.inputs]
     return (
         {p: [list(d) for d in s] for p, s in zip(paths, inputs, strict=True)},
@@ -137,53 +132,90 @@ def spec_records(model: CostModel, state: State) -> tuple[dict[str, Any], dict[s
 
 
 def write_record(record: dict[str, Any], path: str | Path) -> None:
-    """Writes a plan's file: whole, or not at all."""
-    text, target = json.dumps(record, indent=1) + "\n", Path(path).resolve()
-    beside = target.with_name(f".{target.name}.{os.getpid()}")
+    """Writes a plan's file: whole, or not at all, and nothing that could not be read again."""
+    wrong = check_record(record)
+    if wrong is not None:
+        raise ShardwrightError(
+            f"cannot write a plan to {path}: {wrong}", try_="other names in the program or the mesh"
+        )
+    text = json.dumps(record, indent=1, allow_nan=False) + "\n"
     try:
+        target = Path(path).resolve()
         if target.exists() and not target.is_file():  # /dev/stdout
             target.write_text(text, encoding="utf-8")
         else:
-            beside.write_text(text, encoding="utf-8")
-            beside.replace(target)
-    except OSError as error:
+            _replace(target, text)
+    except (OSError, TypeError, ValueError) as error:
         raise ShardwrightError(
-            f"cannot write a plan to {path}: {error.strerror}",
+            f"cannot write a plan to {path}: {getattr(error, 'strerror', None) or error}",
             try_="a file in a folder that exists",
         ) from None
+
+
+def _replace(target: Path, text: str) -> None:
+    """Writes a file beside the target, then puts it in its place."""
+    beside = target.with_name(f".plan-{uuid.uuid4().hex}")
+    try:
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(target)
     finally:
-        if beside.is_file():
-            beside.unlink()
+        beside.unlink(missing_ok=True)
 
 
 def read_record(path: str | Path) -> dict[str, Any]:
     """The plan in a file, of this version or an older one, as this version would have it."""
     try:
-        record = json.loads(Path(path).read_text(encoding="utf-8"))
+        with Path(path).open("rb") as file:
+            record = _parse(file.read(MOST_BYTES + 1))
+    except RecursionError:
+        raise ShardwrightError(
+            f"cannot read a plan from {path}: nested too deeply", try_=ASK
+        ) from None
     except (OSError, TypeError, ValueError) as error:
         raise ShardwrightError(f"cannot read a plan from {path}: {error}", try_=ASK) from None
     version = record.get("version") if isinstance(record, dict) else None
-    if not isinstance(version, int) or version < 1:
+    if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version < 1000:
         raise ShardwrightError(f"{path} is not a plan", try_=ASK)
     if version > VERSION:
-        writer = f" {record['shardwright']}" if "shardwright" in record else ""
+        writer = record.get("shardwright")
+        by = f" {writer}" if isinstance(writer, str) and writer.isprintable() else ""
         raise ShardwrightError(
-            f"{path} was written by a newer Shardwright{writer} (plan version {version}, this one"
+            f"{path} was written by a newer Shardwright{by} (plan version {version}, this one"
             f" reads up to {VERSION})",
             try_="pip install -U shardwright",
         )
-    missing = [key for key in NEEDED if key not in record]
-    if missing:
-        raise ShardwrightError(f"{path} is not a plan: it has no {missing[0]!r}", try_=ASK)
-    if version < 2 and record["overrides"]:  # by numbers that mean other layouts now
+    if version < 2 and record.get("overrides"):  # by numbers that mean other layouts now
         raise ShardwrightError(
             f"{path} was written by an older Shardwright, whose layouts had other numbers",
             try_="plan again",
         )
-    record["overrides"] = record["overrides"] or []
-    record.setdefault("call", None)  # version 1 has neither; bind() knows the call again
-    record.setdefault("notes", [])
+    if version < 2:  # it has neither; bind() knows the call again
+        record |= {"overrides": [], "call": record.get("call"), "notes": record.get("notes", [])}
+    try:
+        wrong = check_record(record)
+    except ShardwrightError as error:  # of the mesh or the device
+        wrong = error.what
+    if wrong is not None:
+        raise ShardwrightError(f"{path} is damaged: {wrong}", try_="a file as plan.save() wrote it")
     return record
+
+
+def _parse(data: bytes) -> Any:
+    if len(data) > MOST_BYTES:
+        raise ValueError(f"larger than {MOST_BYTES:,} bytes")
+    return json.loads(data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_refuse)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; of two fields with one name a reader would see one and a run the other."""
+    out = dict(pairs)
+    if len(out) < len(pairs):
+        raise ValueError("an object has the same field twice")
+    return out
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is not a number")
 
 
 def _merge(rows: list[Collective]) -> list[dict[str, Any]]:

@@ -120,6 +120,7 @@ for name in ("transformer_train", "moe_forward", "unet_forward", "resnet_train")
 """
 
 
+@pytest.mark.slow
 def test_the_same_in_processes_with_other_hash_seeds() -> None:
     source = str(Path(__file__).parents[2] / "src")
     texts = [

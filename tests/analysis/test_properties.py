@@ -31,6 +31,7 @@ def of(program: RandomProgram, **how: Any) -> Analysis:
     return analyze(program.function(**how), program.arguments(names))
 
 
+@pytest.mark.slow
 @settings(FEW, max_examples=8)
 @given(SEEDS)
 def test_random_programs_compute_what_jax_computes(seed: int) -> None:

@@ -17,7 +17,7 @@ from shardwright.cost.model import CostModel, model_ir
 from shardwright.cost.walk import Walk, walk_cost
 from shardwright.mesh import Mesh
 from shardwright.program.tracing import trace
-from shardwright.spmd.decisions import EVERYTHING, UPDATES, Entry, State, empty
+from shardwright.spmd.decisions import EVERYTHING, UPDATES, Decisions, Entry, decide, empty
 from shardwright.spmd.layout import WHOLE
 from shardwright.zoo import transformer
 from tests.spmd.random_programs import MESHES, build, states, steps
@@ -28,7 +28,7 @@ BUSY = Device.like("tpu-v5e", name="busy", flops_per_s={"f32": 1e6, "bf16": 1e6}
 DEVICES = (BUSY, device("h100"), device("tpu-v5e"))
 
 
-def random_state(analysis: Analysis, axes: int, rng: np.random.Generator) -> State:
+def random_state(analysis: Analysis, axes: int, rng: np.random.Generator) -> Decisions:
     """Up to four groups per axis, tiny and looped ones too, any resolution, any scope."""
     groups = [g.index for g in analysis.all_groups]
     worth = [g.index for g in analysis.groups]
@@ -41,7 +41,7 @@ def random_state(analysis: Analysis, axes: int, rng: np.random.Generator) -> Sta
             Entry(g, int(rng.integers(0, 4)), s) for g, s in zip(chosen, scopes, strict=True)
         )
 
-    return tuple(one() for _ in range(axes))
+    return decide(tuple(one() for _ in range(axes)))
 
 
 def assert_equal(folded: Cost, walked: Cost) -> None:
@@ -51,6 +51,7 @@ def assert_equal(folded: Cost, walked: Cost) -> None:
     assert folded.peak_bytes == walked.peak_bytes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TINY)
 def test_zoo(name: str) -> None:
     example = TINY[name]
@@ -61,9 +62,12 @@ def test_zoo(name: str) -> None:
     for mesh in MESHES:
         model = CostModel(analysis, Mesh(mesh), DEVICES[(len(mesh) - 1) % 3], overlap=0.5)
         walk = Walk(model)
-        batch = [empty(len(mesh)), *(random_state(analysis, len(mesh), rng) for _ in range(2))]
+        batch = [
+            decide(empty(len(mesh))),
+            *(random_state(analysis, len(mesh), rng) for _ in range(2)),
+        ]
         if len(mesh) == 1:
-            batch += [((Entry(g.index),),) for g in analysis.groups[:8]]
+            batch += [decide(((Entry(g.index),),)) for g in analysis.groups[:8]]
         costs = model.evaluate(batch)
         for i, state in enumerate(batch):
             walked = walk.cost(state)
@@ -80,7 +84,8 @@ def test_random_programs(data: st.DataObject, steps: list, train: bool, mesh: di
     analysis = analyze_program(trace(fn, *args, donate_argnums=(0,) if train else ()))
     model = CostModel(analysis, Mesh(mesh), DEVICES[len(steps) % 3])
     groups = [g.index for g in analysis.all_groups]
-    batch = data.draw(st.lists(states(groups, len(mesh)), min_size=1, max_size=4))
+    drawn = data.draw(st.lists(states(groups, len(mesh)), min_size=1, max_size=4))
+    batch = [decide(state) for state in drawn]
     costs = model.evaluate(batch)
     for i, state in enumerate(batch):
         assert_equal(costs[i], walk_cost(model, state))
@@ -110,11 +115,10 @@ def test_overrides_are_walked_too() -> None:
         v for v in analysis.program.inputs if "w1" in (analysis.program.values[v].path or "")
     )
     layout = int(model.layouts.of_value[weight])
-    state = ((Entry(model.layouts.table[layout].atoms[0].group),),)
-    before = model.cost(state)
-    model.overrides[layout] = (WHOLE,)
-    after = model.cost(state)
-    assert_equal(after, walk_cost(model, state))
+    split = decide(((Entry(model.layouts.table[layout].atoms[0].group),),))
+    kept = split.override({layout: (WHOLE,)})
+    before, after = model.cost(split), model.cost(kept)
+    assert_equal(after, walk_cost(model, kept))
     assert after.peak_bytes > before.peak_bytes
 
 
@@ -140,5 +144,5 @@ def test_repeated_layers_count_once_each() -> None:
     assert max(together.weight for together in model.weights.sums) > 1
     walk = Walk(model)
     for group in analysis.groups:
-        state = ((Entry(group.index),),)
+        state = decide(((Entry(group.index),),))
         assert_equal(model.cost(state), walk.cost(state))

@@ -207,12 +207,69 @@ def test_dcn_is_slower_and_shared_by_the_slice() -> None:
     assert network.notes() == []
 
 
-def test_too_large_a_slice_is_said() -> None:
-    (note,) = Network({"data": 32, "model": 16}, "tpu-v5e").notes()
-    assert note == (
-        "512 devices exceed the largest tpu-v5e slice (16x16): "
-        'mark the axis between slices, e.g. Mesh(..., dcn=("data",))'
-    )
+# W = 2 x 4.5e10 around an axis of 16, w = 3.125e9 over the data-centre network of v5e.
+@pytest.mark.parametrize(
+    "mesh, name, links, axis, s_per_byte, note",
+    [
+        # cut: 16 slices x 16 inside; the 16 devices of a slice share what comes from others
+        (
+            {"data": 256, "model": 16}, "tpu-v5e", ["ring of 16 + 16 DCN", "ring of 16"],
+            "data", max(15 / 16 / 9e10, 15 / 16 / (16 * 3.125e9)),
+            "4,096 devices are 16 slices of 256 (tpu-v5e): axis `data` crosses",
+        ),
+        # the minor axis fills a slice: the major one crosses whole
+        (
+            {"data": 8, "model": 256}, "tpu-v5e", ["8 DCN", "ring of 16 x ring of 16"],
+            "data", 7 / 8 / 3.125e9,
+            "2,048 devices are 8 slices of 256 (tpu-v5e): axis `data` crosses",
+        ),
+        # the first axis without room is cut, those before it cross whole
+        (
+            {"pod": 3, "data": 32, "model": 16}, "tpu-v5e",
+            ["3 DCN", "ring of 16 + 2 DCN", "ring of 16"],
+            "data", max(15 / 16 / 9e10, 1 / 2 / (16 * 3.125e9)),
+            "1,536 devices are 6 slices of 256 (tpu-v5e): axes `pod` and `data` cross",
+        ),
+        # by count there would be room: 8192 of 16 x 20 x 28 = 8960, but no such slice
+        (
+            {"data": 512, "model": 16}, "tpu-v5p",
+            ["ring of 16 x ring of 16 + 2 DCN", "ring of 16"],
+            "data", max(255 / 256 / (4 * 9e10), 1 / 2 / (256 * 6.25e9)),
+            "8,192 devices are 2 slices of 4,096 (tpu-v5p): axis `data` crosses",
+        ),
+        # 2,048 cores are the 1,024 chips of one pod
+        ({"data": 64, "model": 32}, "tpu-v3-core", ["ring of 64", "ring of 32"],
+         "data", 63 / 64 / (2 * 5e10), None),
+    ],
+)  # fmt: skip
+def test_more_devices_than_a_slice_has_are_several_slices(
+    mesh: dict[str, int], name: str, links: list[str], axis: str, s_per_byte: float,
+    note: str | None,
+) -> None:  # fmt: skip
+    network = Network(mesh, name)
+    assert [row.link for row in network.describe()] == links
+    assert network.curve("all-gather", (axis,)).s_per_byte == pytest.approx(s_per_byte)
+    assert network.curve("all-reduce", (axis,)).s_per_byte == pytest.approx(2 * s_per_byte)
+    assert network.notes() == ([f"{note} the data-centre network"] if note else [])
+
+
+def test_dcn_is_respected_and_what_still_has_no_room_is_cut() -> None:
+    told = Network(Mesh({"pod": 2, "data": 16, "model": 16}, dcn=("data",)), "tpu-v5e")
+    assert [row.link for row in told.describe()] == ["line of 2", "16 DCN", "ring of 16"]
+    assert told.notes() == []
+    more = Network(Mesh({"pod": 2, "data": 32, "model": 16}, dcn=("pod",)), "tpu-v5e")
+    assert [row.link for row in more.describe()] == ["2 DCN", "ring of 16 + 2 DCN", "ring of 16"]
+    assert more.notes() == [
+        "1,024 devices are 4 slices of 256 (tpu-v5e): axis `data` crosses the data-centre network"
+    ]
+
+
+def test_a_slice_that_exists_nowhere_is_said() -> None:
+    assert Network({"data": 32, "model": 8}, "tpu-v5e").notes() == [
+        "no slice of tpu-v5e is 32x8, the largest is 16x16: priced as if one were"
+    ]
+    assert Network({"data": 256}, "tpu-v5e").notes() == []
+    assert Network({"data": 4096}, "h100").notes() == []
 
 
 def test_given_link() -> None:

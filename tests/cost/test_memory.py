@@ -13,8 +13,8 @@ from shardwright.cost.devices import device
 from shardwright.cost.model import CostModel
 from shardwright.mesh import Mesh
 from shardwright.program.tracing import trace
-from shardwright.spmd.decisions import empty
-from tests.spmd.lists import state
+from shardwright.spmd.decisions import Decisions, empty
+from tests.spmd.lists import decided
 
 B, D, F, O, L = 256, 64, 512, 32, 6
 N = 4  # devices
@@ -75,11 +75,12 @@ def model_of(name: str, labels: dict[str, str] | None = None) -> CostModel:
 def peak(name: str, *lists: str, labels: dict[str, str] | None = None) -> float:
     """Peak in numbers of 4 bytes."""
     model = model_of(name, labels)
-    chosen = state(model.analysis, *lists) if lists else empty(1)
+    chosen = decided(model.analysis, *lists) if lists else Decisions(empty(1))
     return model.cost(chosen).peak_bytes / 4
 
 
 WEIGHT = D * F + F * O
+SMALLEST = device("tpu-v5e").buffer_bytes // 4  # what a single number takes
 ARGUMENTS = 2 * WEIGHT + B * D + B * O  # weights, moments, data
 
 
@@ -96,8 +97,8 @@ ARGUMENTS = 2 * WEIGHT + B * D + B * O  # weights, moments, data
         # The activations of all layers but the last, then its gradient on its way down, and the
         # gradient of one weight in another order than the result's.
         ("deep", L * D * D + B * D + L * D * D + 7 * B * D + D * D),
-        # The carry, and the step's own product, and one slice of the weights.
-        ("scan, forward", L * D * D + B * D + 2 * B * D + D * D + 1),
+        # The carry, and the step's own product, and one slice of the weights; and one number.
+        ("scan, forward", L * D * D + B * D + 2 * B * D + D * D + SMALLEST),
     ],
 )
 def test_peak(name: str, numbers: int) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import shardwright as sw
-from shardwright.lowering.compiled import read_collectives, totals
+from shardwright.referee.compiled import read_collectives, totals
 
 MESH = {"a": 2, "b": 2, "c": 2}
 

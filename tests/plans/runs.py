@@ -17,12 +17,13 @@ import numpy as np
 
 import shardwright as sw
 from shardwright import zoo
-from shardwright.lowering.compiled import (
+from shardwright.referee.compiled import (
     captured_stderr,
     involuntary_remats,
     read_collectives,
     totals,
 )
+from shardwright.referee.equivalences import Comparison, compare_traffic
 from shardwright.zoo.example import QUICK, materialize
 
 MESHES = {
@@ -112,27 +113,14 @@ def plan_for(
 class Run:
     """What XLA made of a plan, and what came out of it, step by step."""
 
-    predicted: dict[Any, tuple[float, float]]
-    compiled: dict[Any, tuple[float, float]]
+    traffic: Comparison
     rematerialisations: int
     results: list[Any]  # [steps] results as host arrays
     moved: list[str]  # leaves of the state that came back with another sharding
 
-    @property
-    def link_error(self) -> float:
-        """|compiled - predicted| bytes, relative to the larger."""
-        here, there = (sum(b for _, b in t.values()) for t in (self.predicted, self.compiled))
-        return abs(here - there) / max(here, there, 1)
-
     def table(self) -> str:
-        """Predicted and compiled bytes by kind and axes, for a failing test."""
-        keys = sorted({*self.predicted, *self.compiled}, key=str)
-        none = (0, 0)
-        return "\n".join(
-            f"{kind} {axes}: predicted {self.predicted.get((kind, axes), none)},"
-            f" compiled {self.compiled.get((kind, axes), none)}"
-            for kind, axes in keys
-        )
+        """Predicted and compiled (count, bytes) by kind and axes, for a failing test."""
+        return "\n".join(map(str, (*self.traffic.rows, *self.traffic.folds)))
 
 
 def compile_plan(plan: sw.Plan, program: str) -> tuple[Any, str]:
@@ -152,8 +140,9 @@ def run_plan(plan: sw.Plan, program: str, steps: int = STEPS) -> Run:
     """
     example = PROGRAMS[program]
     compiled, said = compile_plan(plan, program)
-    predicted = totals(plan.collectives)
-    found = totals(read_collectives(compiled.as_text(), plan.mesh.shape))
+    mesh = plan.mesh.shape
+    found = totals(read_collectives(compiled.as_text(), mesh))
+    traffic = compare_traffic(totals(plan.collectives), found, mesh, "cpu")
     if not example.donate_argnums:
         steps = min(steps, 1)
     results, moved = [], []
@@ -169,7 +158,7 @@ def run_plan(plan: sw.Plan, program: str, steps: int = STEPS) -> Run:
                 moved += _moved(shardings[i], out[i])
                 assert all(x.is_deleted() for x in jax.tree.leaves(args[i])), "not donated"
                 args[i] = out[i]
-    return Run(predicted, found, involuntary_remats(said), results, moved)
+    return Run(traffic, involuntary_remats(said), results, moved)
 
 
 def _moved(before: Any, after: Any) -> list[str]:

@@ -56,7 +56,7 @@ def check(program: str, plan: sw.Plan) -> None:
     assert_same_numbers(program, run.results)
     assert run.moved == []
     assert run.rematerialisations == 0
-    assert run.link_error <= LINK_TOLERANCE, run.table()
+    assert run.traffic.error <= LINK_TOLERANCE, run.table()
 
 
 @pytest.mark.parametrize(

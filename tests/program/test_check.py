@@ -27,6 +27,7 @@ def test_zoo(name: str) -> None:
         assert len(program.aliases) == len(program.donated), "all that is donated comes back"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_frameworks(name: str) -> None:
     fn, args = PROGRAMS[name]()

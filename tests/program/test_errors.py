@@ -97,6 +97,21 @@ def test_text(fn: Any, args: Any, kwargs: Any, text: str) -> None:
     assert str(error.value) == text
 
 
+@pytest.mark.parametrize(
+    "fn, shape, what, at",
+    [
+        (lambda x: x, (2**31, 2**31), "f32[2147483648,2147483648]", "x"),
+        (lambda x: x, (2**62,), "f32[4611686018427387904]", "x"),
+        (lambda x: (x[:, None] * x).sum(), (2**31,), "f32[2147483648,2147483648]", "test_errors"),
+    ],
+)
+def test_arrays_larger_than_all_memory_are_refused(fn: Any, shape: Any, what: str, at: str) -> None:
+    with pytest.raises(ShardwrightError) as error:
+        trace(fn, jax.ShapeDtypeStruct(shape, jnp.float32))
+    assert error.value.what == f"<lambda> has an array of {4 * 2**62:.3g} bytes, {what}"
+    assert error.value.facts["at"].startswith(at)
+
+
 def test_a_branch_on_data_names_the_users_line() -> None:
     with pytest.raises(ShardwrightError) as error:
         trace(branches, X)

@@ -71,6 +71,7 @@ def test_everything_is_escaped() -> None:
     evil = "<script>alert('x')</script>"
     record = record_of("transformer_train", "fsdp+tp", program=evil, opaque={evil: 1})
     record["collectives"][0] |= {"source": evil, "cause": evil}
+    record["notes"] = [evil]
     record["memory"] = {**record["memory"], "at": evil}
     record["device"] = {**record["device"], "name": evil}
     page = to_html(record)

@@ -129,6 +129,7 @@ def test_tactics_over_memory_are_marked() -> None:
      "proof: within 25.0% of the optimum"),
     ({"collectives": []}, "nothing moves between devices"),
     ({"baselines": {}}, "proof: optimal"),
+    ({"notes": ["so many words " * 12]}, "note: " + "so many words " * 12),  # sentences stay whole
 ])  # fmt: skip
 def test_what_must_be_said_is_said(changes: dict[str, Any], words: str) -> None:
     record = record_of("transformer_train", "fsdp+tp", **changes)

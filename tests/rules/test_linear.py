@@ -73,6 +73,7 @@ SILENT = {
 }
 
 
+@pytest.mark.slow
 def test_no_claim_is_missing() -> None:
     silent = set()
     for example in EXAMPLES:

@@ -19,6 +19,8 @@ from shardwright.rules.rule import factor_name
 from tests.rules import rule_referee
 from tests.rules.rule_referee import examine
 
+pytestmark = pytest.mark.slow  # in all
+
 LOOP = "iterates until every element has converged: a one-element all-reduce per step"
 _LIBRARY = "XLA:CPU calls a library, which has no partitioner; the TPU compiler keeps it local"
 _GROUPS = "XLA:CPU rewrites grouped convolutions before it partitions; the TPU compiler does not"

@@ -16,6 +16,8 @@ from shardwright.rules import Rule, lookup
 from shardwright.rules.examples import EXAMPLES, isolate
 from shardwright.rules.rule import PASS, PERMUTE, REPLICATE
 
+pytestmark = pytest.mark.slow  # in all
+
 _TILED = "windows that tile the dim need no neighbour: (window, within) splits for free"
 _STRIDED = "a kernel of 3 does not divide a stride of 2; XLA exchanges a halo, which we price"
 _GROUP = "XLA splits groups, but nothing inside one: it gathers, or aborts"

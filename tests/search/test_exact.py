@@ -14,6 +14,7 @@ from shardwright.search.exact import Limits, certify
 from shardwright.search.objective import OVER_MEMORY_S, Budget, Objective
 from shardwright.search.space import Space
 from shardwright.search.terms import Pricer, find_blocks, find_terms
+from shardwright.spmd.decisions import decide, decide_all
 from tests.search.programs import model_of
 
 # Small enough to evaluate every pair of columns.
@@ -35,7 +36,9 @@ def every_state(name: str, axes: tuple[tuple[str, int], ...]) -> tuple[np.ndarra
     states = list(
         product(*[map(c.list_of, range(len(c))) for c in find_columns(Space(model), 100_000)])
     )
-    costs = [model.evaluate(states[at : at + 512]) for at in range(0, len(states), 512)]
+    costs = [
+        model.evaluate(decide_all(states[at : at + 512], {})) for at in range(0, len(states), 512)
+    ]
     return np.concatenate([c.step_s for c in costs]), np.concatenate([c.peak_bytes for c in costs])
 
 
@@ -55,7 +58,7 @@ def test_columns_are_what_lists_mean(name: str, mesh: dict[str, int]) -> None:
     for _ in range(40):
         picked = [int(rng.integers(len(c))) for c in columns]
         state = tuple(c.list_of(j) for c, j in zip(columns, picked, strict=True))
-        placements, _ = model.place([state])
+        placements, _ = model.place([decide(state)])
         for layout in range(len(model.layouts.table)):
             earlier: tuple[int, ...] = ()
             for c, j in zip(columns, picked, strict=True):
@@ -70,13 +73,13 @@ def test_blocks_add_up_to_the_model(name: str, mesh: dict[str, int]) -> None:
     blocks = find_blocks(find_terms(Pricer(model)), columns)
     rng = np.random.default_rng(1)
     states = [tuple(c.list_of(int(rng.integers(len(c)))) for c in columns) for _ in range(20)]
-    placements, _ = model.place(states)
+    placements, _ = model.place(decide_all(states, {}))
     for state, placed in zip(states, placements, strict=True):
         total = sum(
             block.exact(tuple(tuple(row) for row in placed[list(block.layouts)].T.tolist()))
             for block in blocks
         )
-        cost = model.cost(state)
+        cost = model.cost(decide(state))
         assert total == pytest.approx(cost.compute_s + cost.link_s, rel=1e-9)
 
 

@@ -10,12 +10,12 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from shardwright.analysis import analyze_program
 from shardwright.cost.devices import device
-from shardwright.cost.model import CostModel
 from shardwright.errors import ShardwrightError
 from shardwright.mesh import Mesh, factorisations
 from shardwright.program import trace
 from shardwright.search import search
 from shardwright.search.meshes import candidate_meshes, search_meshes
+from shardwright.search.wishes import constrained_model
 from tests.search.programs import analysis_of
 
 
@@ -41,14 +41,12 @@ def test_free_sizes() -> None:
 @pytest.mark.parametrize(
     "specs, expected",
     [
-        ([PartitionSpec(None, "x")], 1),
-        ([PartitionSpec("x", None)], 0),
-        ([PartitionSpec("x", None), PartitionSpec(None, "x")], None),
+        ([PartitionSpec(None, "x")], [1]),
+        ([PartitionSpec("x", None)], [0]),
+        ([PartitionSpec("x", None), PartitionSpec(None, "x")], [0, 1]),  # a reshard
     ],
 )
-def test_with_sharding_constraint_is_a_pin(
-    specs: list[PartitionSpec], expected: int | None
-) -> None:
+def test_with_sharding_constraint_is_a_pin(specs: list[PartitionSpec], expected: list[int]) -> None:
     jax_mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("x",))
 
     def fn(x, w):  # type: ignore[no-untyped-def]
@@ -58,13 +56,8 @@ def test_with_sharding_constraint_is_a_pin(
         return jnp.sin(y)
 
     program = trace(fn, jnp.zeros((64, 32)), jnp.zeros((32, 128)))
-    model = CostModel(analyze_program(program), Mesh({"x": 4}), device("tpu-v5e"))
-    if expected is None:
-        with pytest.raises(ShardwrightError, match="contradictory pins") as error:
-            search(model, seconds=0.2)
-        assert str(error.value).count("with_sharding_constraint(P") == 2
-        return
-    found = search(model, seconds=0.2)
-    layout = int(model.layouts.of_value[program.pins[0].value])
-    atom = model.stored(found.state)[layout][0]
-    assert model.layouts.table[layout].atoms[atom].dim == expected
+    model = constrained_model(analyze_program(program), Mesh({"x": 4}), device("tpu-v5e"))
+    stored = model.stored(search(model, seconds=0.2).decisions)
+    for pin, dim in zip(program.pins, expected, strict=True):
+        layout = int(model.layouts.of_value[pin.value])
+        assert model.layouts.table[layout].atoms[stored[layout][0]].dim == dim

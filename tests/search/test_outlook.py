@@ -41,7 +41,7 @@ def taught(name: str, mesh: dict[str, int], count: int) -> tuple[Space, Objectiv
 @pytest.mark.parametrize("name", ["mlp_grad", "transformer_train", "moe_forward", "gnn_forward"])
 def test_the_parts_of_a_step_add_up_to_it(name: str) -> None:
     space = Space(model_of(name, {"x": 2, "y": 4}))
-    costs = space.model.evaluate(random_states(space, 50))
+    costs = space.model.evaluate(space.decisions(random_states(space, 50)))
     np.testing.assert_allclose(costs.parts.sum(1), costs.compute_s + costs.link_s, rtol=1e-9)
     assert costs.parts.shape[1] == len(space.model.parts)
 

@@ -13,7 +13,7 @@ from shardwright.search.mcts import mcts
 from shardwright.search.objective import Budget, Objective
 from shardwright.search.refine import refine
 from shardwright.search.space import Space
-from shardwright.spmd.decisions import State
+from shardwright.spmd.decisions import Decisions, State
 from shardwright.spmd.layout import WHOLE
 from shardwright.spmd.moves import ALL_GATHER, REDUCE_SCATTER
 from tests.search.programs import model_of
@@ -29,7 +29,7 @@ def split_dims(model: CostModel, state: State, path: str) -> dict[str, int]:
     program = model.analysis.program
     value = next(v for v in program.inputs if program.values[v].path == path)
     layout = int(model.layouts.of_value[value])
-    placement = model.stored(state)[layout]
+    placement = model.stored(Decisions(state))[layout]
     return {
         name: model.layouts.table[layout].atoms[atom].dim
         for name, atom in zip(model.mesh.names, placement, strict=True)
@@ -79,7 +79,7 @@ def test_fsdp_and_tensor_parallelism_when_both_are_needed() -> None:
     assert split_dims(model, state, W1) == {"data": 0, "model": 1}
     assert set(split_dims(model, state, WQ)) == {"data", "model"}
     assert split_dims(model, state, EMBEDDING)["model"] == 0  # the vocabulary
-    moved = {(c.kind, c.axes) for c in model_collectives(model, state)}
+    moved = {(c.kind, c.axes) for c in model_collectives(model, Decisions(state))}
     assert (ALL_GATHER, ("data",)) in moved  # of parameters
     assert (REDUCE_SCATTER, ("data",)) in moved  # of their gradients
     assert (REDUCE_SCATTER, ("model",)) in moved  # of activations, after the hidden dim

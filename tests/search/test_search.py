@@ -53,8 +53,7 @@ def test_never_worse_than_any_strategy(name: str) -> None:
 @pytest.mark.parametrize("name", ["transformer_train", "moe_forward"])
 def test_same_seed_same_answer(name: str) -> None:
     found = [search(model_of(name, {"data": 2, "model": 2}), seconds=0.3, seed=7) for _ in range(2)]
-    assert found[0].state == found[1].state
-    assert found[0].overrides == found[1].overrides
+    assert found[0].decisions == found[1].decisions
     assert found[0].certificate == found[1].certificate
 
 
@@ -137,7 +136,7 @@ def test_two_threads_with_their_own_models() -> None:
     answers: dict[int, object] = {}
 
     def run(i: int) -> None:
-        answers[i] = search(model_of("mlp_grad", {"x": 2, "y": 2}), seconds=0.2).state
+        answers[i] = search(model_of("mlp_grad", {"x": 2, "y": 2}), seconds=0.2).decisions
 
     threads = [threading.Thread(target=run, args=(i,)) for i in range(2)]
     for t in threads:
@@ -159,21 +158,21 @@ W1 = "state.params['layers'][0]['w1']"
 def test_a_schedule_fixes_what_it_says_and_searches_the_rest() -> None:
     model = model_of("transformer_train", {"data": 2, "model": 4})
     fixed = search(model, tactics=[DataParallel("data")], seconds=0.2)
-    assert [len(entries) for entries in fixed.state] == [1, 0]  # taken as written
+    assert [len(entries) for entries in fixed.decisions.lists] == [1, 0]  # taken as written
     found = search(model, tactics=[DataParallel("data"), Search(axes=["model"])], seconds=0.2)
-    assert found.state[0] == fixed.state[0]
+    assert found.decisions.lists[0] == fixed.decisions.lists[0]
 
 
 def test_pins_limits_and_replication_bind_the_search() -> None:
     model = model_of("transformer_train", {"data": 2, "model": 4})
     found = search(model, tactics=[Pin("state.params['layers'][*]['w1']", 1, "model")], seconds=0.2)
-    assert placement(model, found.state, W1)[1] == 1
+    assert placement(model, found.decisions, W1)[1] == 1
     found = search(model, tactics=[Limit("model", ["targets[0]"])], seconds=0.2)
-    assert {e.group for e in found.state[1]} <= {model.analysis.group("targets[0]").index}
+    assert {e.group for e in found.decisions.lists[1]} <= {model.analysis.group("targets[0]").index}
     found = search(model, tactics=[FSDP("data"), Replicate(W1)], seconds=0.2)
     program = model.analysis.program
     v = next(v for v in program.inputs if program.values[v].path == W1)
-    assert found.overrides[int(model.layouts.of_value[v])] == (WHOLE, WHOLE)
+    assert dict(found.decisions.overrides)[int(model.layouts.of_value[v])] == (WHOLE, WHOLE)
 
 
 @pytest.mark.parametrize(
@@ -210,7 +209,7 @@ def test_strategies_mean_what_the_design_says() -> None:
 
     def lists(*tactics):  # type: ignore[no-untyped-def]
         found = search(model, tactics=tactics, exact=False)
-        return [[(label[e.group], e.scope) for e in entries] for entries in found.state]
+        return [[(label[e.group], e.scope) for e in entries] for entries in found.decisions.lists]
 
     b, d, s = ("targets[0]", 0), ("embedding[1]", 0), ("positions[0]", 0)
     heads, hidden, vocabulary = ("wk[1]", 0), ("w1[1]", 0), ("embedding[0]", 0)

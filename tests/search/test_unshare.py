@@ -28,6 +28,14 @@ def arguments() -> tuple[list[tuple[np.ndarray, np.ndarray]], np.ndarray]:
     return [pair() for _ in range(LAYERS)], rng.normal(size=(B, D)).astype("float32")
 
 
+def test_what_the_user_wants_whole_stays_whole() -> None:
+    args = arguments()
+    options = {"mesh": {"model": 8}, "device": DEVICE, "memory": 7 * 4 * D * D}
+    tactics = [sw.Replicate("weights[1][0]"), sw.Search()]
+    plan = sw.partition(forward, *args, unshare=True, tactics=tactics, **options)
+    assert not any(plan.specs()["weights[1][0]"])
+
+
 def test_one_layer_differs_when_memory_allows_only_some_whole() -> None:
     args = arguments()
     memory = 7 * 4 * D * D  # seven of the eight matrices, and nothing to spare for all eight

@@ -9,7 +9,7 @@ from shardwright.cost.devices import device
 from shardwright.cost.model import CostModel, model_ir
 from shardwright.mesh import Mesh
 from shardwright.program.tracing import trace
-from shardwright.spmd.decisions import EVERYTHING, UPDATES, AxisList, Entry, State
+from shardwright.spmd.decisions import EVERYTHING, UPDATES, AxisList, Decisions, Entry
 from shardwright.spmd.ir import Ir
 from shardwright.zoo import Example
 
@@ -36,16 +36,16 @@ def entry(analysis: Analysis, text: str) -> Entry:
     )
 
 
-def state(analysis: Analysis, *lists: str) -> State:
-    """One list per mesh axis."""
+def decided(analysis: Analysis, *lists: str) -> Decisions:
+    """Decisions with one list per mesh axis."""
 
     def one(text: str) -> AxisList:
         return tuple(entry(analysis, word) for word in text.split())
 
-    return tuple(one(text) for text in lists)
+    return Decisions(tuple(one(text) for text in lists))
 
 
 def ir_of(analysis: Analysis, mesh: dict[str, int], *lists: str, on: Any = "tpu-v5e") -> Ir:
     """The partitioned program when each axis of the mesh has its list."""
     model = CostModel(analysis, Mesh(mesh), device(on))
-    return model_ir(model, state(analysis, *lists))
+    return model_ir(model, decided(analysis, *lists))

@@ -7,17 +7,21 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from shardwright.analysis.analysis import Analysis, analyze_program
 from shardwright.cost.devices import device
 from shardwright.cost.model import CostModel
+from shardwright.cost.walk import Walk
 from shardwright.errors import ShardwrightError
 from shardwright.mesh import Mesh
 from shardwright.program.tracing import trace
-from shardwright.spmd.decisions import Entry
+from shardwright.spmd.decisions import EVERYTHING, UPDATES, Decisions, Entry
+from shardwright.spmd.division import can_divide, local_size
 from shardwright.spmd.ir import local_shape
 from shardwright.spmd.layout import Layouts, find_updates
-from tests.spmd.lists import state
+from tests.spmd.lists import decided
 
 
 def f32(*shape: int) -> Any:
@@ -81,7 +85,7 @@ def stored(name: str, mesh: dict[str, int], *lists: str) -> dict[str, str]:
     """{argument or result: local shape}; a result is named by its number."""
     analysis = analysis_of(name)
     model, program = CostModel(analysis, Mesh(mesh), device("tpu-v5e")), analysis.program
-    placements = model.stored(state(analysis, *lists))
+    placements = model.stored(decided(analysis, *lists))
     out = {}
     for at, v in [*enumerate(program.outputs), *((None, v) for v in program.inputs)]:
         n = int(model.layouts.of_value[v])
@@ -145,7 +149,7 @@ def test_a_merged_dim_is_split_by_both_parts() -> None:
     n = int(model.layouts.of_value[flat.index])
 
     def shape(*lists: str) -> str:
-        placement = model.stored(state(analysis, *lists))[n]
+        placement = model.stored(decided(analysis, *lists))[n]
         return local_shape(analysis.program, flat.index, model.layouts.table[n], placement, (8, 2))
 
     assert shape("B", "") == "f32[128/8,32]"
@@ -197,3 +201,47 @@ def test_a_decision_about_an_unknown_group_is_an_error() -> None:
     layouts = Layouts(analysis, (2,))
     with pytest.raises(ShardwrightError, match="a decision names group 7; the program has 2"):
         layouts.place([((Entry(7),),)])
+
+
+SIZES = st.integers(2, 30)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_what_divides_is_said_alike(data: st.DataObject) -> None:
+    """Dims of any size on axes of any size: all layouts at once, value by value, and in parts."""
+    b, s, d, f = data.draw(st.tuples(SIZES, SIZES, SIZES, SIZES), "sizes")
+
+    def fn(x: Any, w: Any, moments: Any) -> Any:
+        hidden = jnp.tanh(x.reshape(b * s, d) @ w)
+        scores = jax.nn.softmax(hidden @ hidden.T)
+        return jnp.sin((scores @ hidden).reshape(b, s, f)), 0.9 * moments + w * jnp.sum(scores)
+
+    analysis = analyze_program(trace(fn, f32(b, s, d), f32(d, f), f32(d, f), donate_argnums=2))
+    axes = tuple(data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=3), "axes"))
+    group = st.integers(0, len(analysis.all_groups) - 1)
+    entry = st.builds(Entry, group, st.integers(0, 3), st.sampled_from([EVERYTHING, UPDATES]))
+    listed = st.lists(entry, max_size=4).map(tuple)
+    state = data.draw(st.tuples(*[listed] * len(axes)), "lists")
+    model = CostModel(analysis, Mesh(dict(zip("abc", axes, strict=False))), device("tpu-v5e"))
+    (placements,), (sizes,) = model.layouts.place([state])
+    for v, one_by_one in enumerate(Walk(model).stored(Decisions(state))):
+        n = int(model.layouts.of_value[v])
+        layout, at_once = model.layouts.table[n], tuple(placements[n].tolist())
+        assert at_once == one_by_one
+        assert layout.can_store(at_once, axes)
+        assert int(sizes[n]) == layout.local_bytes(at_once, axes)
+
+
+@given(SIZES, st.lists(st.integers(2, 5), min_size=1, max_size=3), st.booleans())
+def test_parts_cover_a_dim(size: int, axes: list[int], pads: bool) -> None:
+    """Axes that may share a dim give every entry to one device, and something to the first."""
+    parts = 1
+    for n in axes:
+        if can_divide(size, parts, n, pads=pads):
+            parts *= n
+    local = local_size(size, parts)
+    starts = range(0, local * parts, local)
+    held = [min(local, max(0, size - start)) for start in starts]
+    assert sum(held) == size and held[0] == local > 0
+    assert pads or set(held) == {local}

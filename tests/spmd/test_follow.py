@@ -13,9 +13,9 @@ from shardwright.cost.devices import Device
 from shardwright.cost.model import CostModel, model_ir
 from shardwright.mesh import Mesh
 from shardwright.program.tracing import trace
-from shardwright.spmd.decisions import empty
+from shardwright.spmd.decisions import Decisions, empty
 from shardwright.spmd.ir import Ir
-from tests.spmd.lists import state
+from tests.spmd.lists import decided
 
 
 def toy(link: float) -> Device:
@@ -45,7 +45,7 @@ def analysis_of(fn: Any, args: list[Any], labels: dict[str, str]) -> Analysis:
 
 
 def ir_of(analysis: Analysis, mesh: dict[str, int], on: Device, *lists: str) -> Ir:
-    return model_ir(CostModel(analysis, Mesh(mesh), on), state(analysis, *lists))
+    return model_ir(CostModel(analysis, Mesh(mesh), on), decided(analysis, *lists))
 
 
 def told(ir: Ir, name: str) -> str:
@@ -150,8 +150,8 @@ def test_of_a_branch_only_the_heaviest_counts() -> None:
     ir = ir_of(analysis, {"a": 4}, WORK, "M")
     assert sorted(row.count for row in ir.rows if row.name == "dot_general") == [0.0, 1.0, 1.0]
     model = CostModel(analysis, Mesh({"a": 4}), WORK)
-    assert model.cost(empty(1)).compute_s == pytest.approx(2 * 2 * 64**3)
-    assert model.cost(state(analysis, "M")).compute_s == pytest.approx(2 * 2 * 64**3 / 4)
+    assert model.cost(Decisions(empty(1))).compute_s == pytest.approx(2 * 2 * 64**3)
+    assert model.cost(decided(analysis, "M")).compute_s == pytest.approx(2 * 2 * 64**3 / 4)
 
 
 def test_an_opaque_op_gathers_and_is_never_free() -> None:
@@ -166,11 +166,11 @@ def test_an_opaque_op_gathers_and_is_never_free() -> None:
     analysis = analyze_program(program, {"M": "x[0]"})
     device = Device.like("h100", name="h")
     model = CostModel(analysis, Mesh({"a": 4}), device)
-    ir = model_ir(model, state(analysis, "M"))
+    ir = model_ir(model, decided(analysis, "M"))
     name = next(iter(program.opaque))
     assert told(ir, name) == f"; all-gather a {64 * 64 * 4}"
     assert next(row for row in ir.rows if row.name == name).compute_s > 0
-    assert model.cost(state(analysis, "M")).link_s > 0
+    assert model.cost(decided(analysis, "M")).link_s > 0
 
 
 def test_a_dim_that_cannot_be_split_is_gathered() -> None:

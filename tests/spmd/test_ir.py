@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from typing import Any
 
 import jax
@@ -16,7 +17,8 @@ from shardwright.cost.model import CostModel, model_ir
 from shardwright.errors import ShardwrightError
 from shardwright.mesh import Mesh
 from shardwright.program.tracing import trace
-from tests.spmd.lists import state
+from shardwright.zoo import transformer
+from tests.spmd.lists import analyze, decided
 
 
 def f32(*shape: int) -> Any:
@@ -31,16 +33,29 @@ def layers(x: Any, ups: Any, downs: Any) -> Any:
     return jax.lax.scan(lambda c, w: (jnp.tanh(c @ w[0]) @ w[1], None), x, (ups, downs))[0]
 
 
+def merged(x: Any, w: Any) -> Any:
+    """Rows of [B, S] are one dim, which stays two atoms: [B*S]."""
+    return jnp.tanh(x.reshape(-1, 32) @ w)
+
+
+def heads(x: Any, w: Any) -> Any:
+    """A dim that is split behind the dot is two atoms in the dot already."""
+    return jnp.swapaxes(jnp.tanh(x @ w).reshape(8, 16, 4, 8), 1, 2)
+
+
 MLP = (mlp, [f32(64, 32), f32(32, 128), f32(128, 32)], {"B": "x[0]", "D": "x[1]", "F": "w1[1]"})
 SCAN = (
     layers, [f32(64, 64), f32(7, 64, 4096), f32(7, 4096, 64)], {"B": "x[0]", "F": "ups[2]"},
 )  # fmt: skip
 
+MERGED = (merged, [f32(8, 16, 32), f32(32, 64)], {"B": "x[0]", "S": "x[1]", "F": "w[1]"})
+HEADS = (heads, [f32(8, 16, 32), f32(32, 32)], {"B": "x[0]", "S": "x[1]", "H": "w[1]"})
+
 
 def ir_of(program: Any, mesh: dict[str, int], *lists: str) -> Any:
     fn, args, labels = program
     analysis = analyze_program(trace(fn, *args), labels)
-    return model_ir(CostModel(analysis, Mesh(mesh), device("tpu-v5e")), state(analysis, *lists))
+    return model_ir(CostModel(analysis, Mesh(mesh), device("tpu-v5e")), decided(analysis, *lists))
 
 
 def without_seconds(text: str) -> str:
@@ -69,12 +84,43 @@ mesh a=2 b=2 c=2 d=2
   %5:f32[64/4,32] = dot_general %4 %2 {a: i, b: i, c: j, d: j}  all-reduce c+d 2048 B
   %6:f32[64/4,32] = return %5 {a: i, b: i}
 total all-reduce over c+d: 1 x, 0.002 MB"""),
+    (MERGED, {"data": 4, "model": 2}, ["B", "F"], """\
+mesh data=4 model=2
+  %2:f32[128/4,32] = reshape %0 {data: i}
+  %3:f32[128/4,64/2] = dot_general %2 %1 {data: i.0, model: k}
+  %4:f32[128/4,64/2] = tanh %3 {data: i.0, model: j}
+  %5:f32[128/4,64/2] = return %4 {data: i.0, model: j}"""),
+    (MERGED, {"data": 8, "model": 2}, ["B", "S"], """\
+mesh data=8 model=2
+  %2:f32[128/16,32] = reshape %0 {data: i, model: j}
+  %3:f32[128/16,64] = dot_general %2 %1 {data: i.0, model: i.1}
+  %4:f32[128/16,64] = tanh %3 {data: i.0, model: i.1}
+  %5:f32[128/16,64] = return %4 {data: i.0, model: i.1}"""),
+    (HEADS, {"data": 4, "model": 2}, ["B", "H"], """\
+mesh data=4 model=2
+  %2:f32[8/4,16,32/2] = dot_general %0 %1 {data: i, model: l.0}
+  %3:f32[8/4,16,32/2] = tanh %2 {data: i, model: k.0}
+  %4:f32[8/4,16,4/2,8] = reshape %3 {data: i, model: k}
+  %5:f32[8/4,4/2,16,8] = transpose %4 {data: i, model: k}
+  %6:f32[8/4,4/2,16,8] = return %5 {data: i, model: j}"""),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("program, mesh, lists, text", GOLDEN)
 def test_text(program: Any, mesh: dict[str, int], lists: list[str], text: str) -> None:
     assert without_seconds(str(ir_of(program, mesh, *lists))) == text
+
+
+def test_claims_are_letters_of_the_printed_rule() -> None:
+    """A train step with grouped heads, reshapes forth and back, FSDP and Megatron."""
+    analysis = analyze(transformer.train(transformer.PRESETS["tiny_llama"], "train"))
+    model = CostModel(analysis, Mesh({"data": 2, "model": 2}), device("tpu-v5e"))
+    ir = model_ir(model, decided(analysis, "B D", "H F"))
+    assert any("." in letter for row in ir.rows for _, letter in row.claims)
+    for row in ir.rows:
+        rule = str(analysis.program.ops[row.op].rule)
+        for _, letter in row.claims:
+            assert re.search(rf"[{{,]{letter.partition('.')[0]}=", rule), (letter, rule)
 
 
 def test_a_body_is_indented_and_counted() -> None:

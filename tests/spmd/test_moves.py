@@ -18,7 +18,7 @@ from shardwright.spmd.moves import (
     REDUCE_SCATTER,
     SLICE,
     Move,
-    reduction,
+    reductions,
     reshard,
 )
 
@@ -86,10 +86,11 @@ def test_reshard(
         # Other axes keep their split: less is reduced.
         ((2, 4), (0, o), [(1,)], (0, o), [(AR, (1,), 512 // 2)]),
         ((2, 4), (0, o), [(1,)], (0, 1), [(RS, (1,), 512 // 2)]),
-        # Two axes in one reduction; scattered only when both are to split the result.
+        # Two axes in one reduction: scattered over those that are to split the result.
         ((2, 4), (o, o), [(0, 1)], (o, o), [(AR, (0, 1), 512)]),
-        ((2, 4), (o, o), [(0, 1)], (0, 1), [(RS, (0, 1), 512)]),
-        ((2, 4), (o, o), [(0, 1)], (0, o), [(AR, (0, 1), 512), (SLICE, (0,), 512 // 2)]),
+        ((2, 4), (o, o), [(0, 1)], (0, 1), [(RS, (0,), 512), (RS, (1,), 512 // 2)]),
+        ((2, 4), (o, o), [(0, 1)], (0, 0), [(RS, (0,), 512), (RS, (1,), 512 // 2)]),
+        ((2, 4), (o, o), [(0, 1)], (0, o), [(RS, (0,), 512), (AR, (1,), 512 // 2)]),
         # One reduction after the other.
         ((2, 4), (o, o), [(0,), (1,)], (o, 1), [(AR, (0,), 512), (RS, (1,), 512)]),
         # What is reduced and moved elsewhere.
@@ -99,7 +100,51 @@ def test_reshard(
 def test_reduction(
     axes: tuple[int, ...], produced: Placement, rounds: list, stored: Placement, moves: list
 ) -> None:
-    assert [m[:3] for m in reduction(MATRIX, produced, rounds, stored, axes)] == moves
+    given = (MATRIX, produced, rounds, stored, axes)
+    first, *_ = reductions(*given, at_once=False, written_out=True)
+    assert [m[:3] for m in first] == moves
+
+
+BLOCKS = layout((4,), (4, 8))  # f32[4, (4, 8)]: 512 bytes
+
+
+@pytest.mark.parametrize(
+    "value, produced, last, stored, at_once, written_out, ways",
+    [
+        # One axis after the other, in both orders.
+        (MATRIX, (o, o), (0, 1), (0, 1), False, True,
+         [[(RS, (0,), 512), (RS, (1,), 512 // 2)], [(RS, (1,), 512), (RS, (0,), 512 // 4)]]),
+        # On one dim minor before major leaves the parts in another order.
+        (MATRIX, (o, o), (0, 1), (0, 0), False, True,
+         [[(RS, (0,), 512), (RS, (1,), 512 // 2)],
+          [(RS, (1,), 512), (RS, (0,), 512 // 4), (PERMUTE, (0, 1), 512 // 8)]]),
+        (BLOCKS, (o, o), (0, 1), (2, 1), False, True,
+         [[(RS, (0,), 512), (RS, (1,), 512 // 2), (PERMUTE, (0, 1), 512 // 8)],
+          [(RS, (1,), 512), (RS, (0,), 512 // 4)]]),
+        # So does an axis that arrives on the major side of one that is there.
+        (MATRIX, (o, 0), (0,), (0, 0), False, True,
+         [[(RS, (0,), 512 // 4), (PERMUTE, (0, 1), 512 // 8)]]),
+        # In one collective for each dim.
+        (MATRIX, (o, o), (0, 1), (0, 0), True, True, [[(RS, (0, 1), 512)]]),
+        (MATRIX, (o, o), (0, 1), (0, 1), True, True,
+         [[(RS, (0,), 512), (RS, (1,), 512 // 2)], [(RS, (1,), 512), (RS, (0,), 512 // 4)]]),
+        # Left to compilers, only what one collective scatters is scattered.
+        (MATRIX, (o, o), (0, 1), (0, 0), True, False, [[(RS, (0, 1), 512)]]),
+        (MATRIX, (o, o), (0, 1), (0, 1), True, False,
+         [[(AR, (0, 1), 512), (SLICE, (0, 1), 512 // 8)]]),
+        (MATRIX, (o, o), (0, 1), (0, 0), False, False,
+         [[(AR, (0, 1), 512), (SLICE, (0, 1), 512 // 8)]]),
+    ],
+)  # fmt: skip
+def test_ways_to_scatter(
+    value: Layout, produced: Placement, last: tuple[int, ...], stored: Placement, at_once: bool,
+    written_out: bool, ways: list,
+) -> None:  # fmt: skip
+    found = reductions(
+        value, produced, [last], stored, (2, 4), at_once=at_once, written_out=written_out
+    )
+    assert [[m[:3] for m in way] for way in found] == ways
+    assert all(way[-1].after == stored for way in found)
 
 
 # Every move is played: device -> set of elements.

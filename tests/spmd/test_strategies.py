@@ -20,7 +20,7 @@ from shardwright.cost.model import CostModel, model_ir
 from shardwright.mesh import Mesh
 from shardwright.spmd.ir import Collective
 from shardwright.zoo import decode, moe, transformer
-from tests.spmd.lists import LABELS, analyze, ir_of, state
+from tests.spmd.lists import LABELS, analyze, decided, ir_of
 
 AG, AR, RS, A2A = "all-gather", "all-reduce", "reduce-scatter", "all-to-all"
 BF16, F32 = 2, 4
@@ -286,7 +286,7 @@ PARTIR = {
 
 
 @pytest.fixture(scope="module")
-def partir() -> CostModel:
+def partir() -> tuple[CostModel, dict[int, tuple[int, ...]]]:
     """PartIR's 32 layers; as there, only matrices are worth scattering: vectors stay whole.
 
     The step returns the state alone: PartIR does not count the sum of the loss. PartIR always
@@ -298,16 +298,19 @@ def partir() -> CostModel:
     analysis = analyze(step, LABELS | {"H": "*['wqkv'][2]"})
     model = CostModel(analysis, Mesh({"batch": 4, "model": 4}), device("tpu-v3"))
     d, s = analysis.group("D").index, analysis.group("S").index
-    for i, layout in enumerate(model.layouts.table):
-        if [a.group for a in layout.atoms] in ([d], [s, d]):  # gains, biases; positions
-            model.overrides[i] = (-1, -1)
-    return model
+    whole = {
+        i: (-1, -1) for i, layout in enumerate(model.layouts.table)
+        if [a.group for a in layout.atoms] in ([d], [s, d])  # gains, biases; positions
+    }  # fmt: skip
+    return model, whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PARTIR)
-def test_partir(name: str, partir: CostModel) -> None:
-    lists, theirs = PARTIR[name]
-    found = table(model_ir(partir, state(partir.analysis, *lists)).collectives)
+def test_partir(name: str, partir: tuple[CostModel, dict[int, tuple[int, ...]]]) -> None:
+    (model, whole), (lists, theirs) = partir, PARTIR[name]
+    decisions = decided(model.analysis, *lists).override(whole)
+    found = table(model_ir(model, decisions).collectives)
     ours = [sum(n for (k, _, _), n in found.items() if k == kind) for kind in (AG, AR, RS)]
     assert ours == list(theirs)
     assert {kind for kind, _, _ in found} <= {AG, AR, RS}

@@ -192,14 +192,20 @@ def _names(
         if elements > largest[g][0]:
             largest[g] = (elements, path, dim)
     forms = [patterns(d) for d in dims]
-    _, first_row = np.unique(row_group, return_index=True)
+    first_row = dict(
+        zip(*(x.tolist() for x in np.unique(row_group, return_index=True)), strict=True)
+    )
     held = [g for g in range(count) if largest[g][0] >= 0]
     by_argument = labels_of([forms[g][starred(*largest[g][1:])] for g in held])
     label_of = dict(zip(held, by_argument, strict=True))
-    names = [
-        label_of.get(g) or f"{program.where(int(table.owner[row]))}[{int(table.dim[row])}]"
-        for g, row in enumerate(first_row.tolist())
-    ]
+
+    def by_line(group: int) -> str:
+        row = first_row.get(group)
+        if row is None:  # a factor of an op that none of its values has
+            return "inside an op"
+        return f"{program.where(int(table.owner[row]))}[{int(table.dim[row])}]"
+
+    names = [label_of.get(g) or by_line(g) for g in range(count)]
     for wanted, pattern in labels.items():
         for g in range(count):
             if _holds(dims[g], pattern):

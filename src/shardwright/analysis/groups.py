@@ -21,6 +21,7 @@ from shardwright.analysis.colors import Colors, NameTable
 from shardwright.analysis.conflicts import ConflictSet
 from shardwright.analysis.names import OpBatch
 from shardwright.program.types import Program
+from shardwright.rules.rule import format_rule
 
 # A near copy shares at least this part of its names with the group it joins...
 NEAR = 0.7
@@ -72,7 +73,7 @@ def op_hashes(program: Program, batches: Sequence[OpBatch]) -> np.ndarray:
     out = np.empty(len(program.ops), np.uint64)
     cache: dict[tuple[int, str, bool, str], int] = {}
     for batch in batches:
-        text = str(batch.rule)
+        text = format_rule(batch.rule)  # layers may differ in precision and be split alike
         for i in batch.ops.tolist():
             op = program.ops[i]
             key = (id(batch.rule), op.name, op.transposed, program.regions[op.region].kind)

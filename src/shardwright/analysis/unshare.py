@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from shardwright.analysis.analysis import Analysis, Group
+from shardwright.errors import ShardwrightError
 
 
 def unshare(analysis: Analysis, group: int, color: int) -> Analysis:
@@ -12,9 +13,12 @@ def unshare(analysis: Analysis, group: int, color: int) -> Analysis:
 
     Its label is the group's with a number: w1[1]@0 is the first that left w1[1].
     """
+    known = 0 <= group < len(analysis.all_groups)
+    if not known or color not in (colors := analysis.all_groups[group].colors) or len(colors) < 2:
+        raise ShardwrightError(
+            f"color {color} shares no decision with others in group {group}", try_="plan again"
+        )
     old = analysis.all_groups[group]
-    if color not in old.colors or len(old.colors) < 2:
-        raise ValueError(f"{old.label} does not share its decision with color {color}")
     place = sum(g.label.startswith(f"{old.label}@") for g in analysis.all_groups)
     color_group = analysis.color_group.copy()
     color_group[color] = len(analysis.all_groups)

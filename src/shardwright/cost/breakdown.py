@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shardwright.cost.liveness import NO_POINT
 from shardwright.cost.model import CostModel
-from shardwright.spmd.decisions import State
+from shardwright.spmd.decisions import Decisions
 from shardwright.spmd.ir import local_shape
 
 
@@ -32,27 +33,20 @@ class Breakdown:
     buffers: tuple[Buffer, ...]  # largest first
 
 
-def peak_breakdown(model: CostModel, state: State) -> Breakdown:
+def peak_breakdown(model: CostModel, decisions: Decisions) -> Breakdown:
     """The peak's buffers, found by looking at every value that lives there."""
     program = model.analysis.program
-    _, local = model.place([state])
-    choices = model.choices(state)
-    points = model.points
-    temps = np.array([choices[c].temp_bytes if c >= 0 else 0 for c in points.temp_class.tolist()])
-    totals = points.live @ local[0] + temps
-    best = int(totals.argmax())
-    at = int(points.ops[best])
-    life = model.lifetimes
-    alive = np.flatnonzero((life.first >= 0) & (life.first <= at) & (life.last >= at))
+    _, local = model.place([decisions])
+    at, peak_bytes = model.peak(decisions)
     inputs, outputs = {*program.inputs, *program.consts}, set(program.outputs)
     tied = set(program.aliases.values())
-    stored = model.stored(state)
+    stored = model.stored(decisions)
     found: dict[tuple[str, str, str], tuple[int, int]] = {}
     by_kind: dict[str, int] = {}
-    for v in alive.tolist():
+    for v in live_values(model, at):
         layout_index = int(model.layouts.of_value[v])
         layout = model.layouts.table[layout_index]
-        size = int(local[0][layout_index])
+        size = model.prices.buffer_bytes(int(local[0][layout_index]))
         if v in inputs:
             kind = "optimiser state" if v in tied and layout.update else "arguments"
         else:
@@ -62,14 +56,24 @@ def peak_breakdown(model: CostModel, state: State) -> Breakdown:
         n, b = found.get(key, (0, 0))
         found[key] = (n + 1, b + size)
         by_kind[kind] = by_kind.get(kind, 0) + size
-    if temps[best]:
-        by_kind["temporaries"] = int(temps[best])
-        op = program.ops[at]
-        found["temporaries", str(op.source or op.name), "moved copies"] = (1, int(temps[best]))
+    copies = peak_bytes - sum(by_kind.values())
+    if copies:
+        by_kind["temporaries"] = copies
+        op = program.ops[min(at, len(program.ops) - 1)]
+        found["temporaries", str(op.source or op.name), "moved copies"] = (1, copies)
     buffers = sorted(
         (Buffer(kind, where, shape, n, b) for (kind, where, shape), (n, b) in found.items()),
         key=lambda x: (-x.bytes, x.kind, x.where, x.shape),
     )
     here = program.ops[min(at, len(program.ops) - 1)] if program.ops else None
     line = f"{here.source} `{here.name}`" if here is not None and here.source else "the results"
-    return Breakdown(int(totals[best]), line, dict(sorted(by_kind.items())), tuple(buffers))
+    return Breakdown(peak_bytes, line, dict(sorted(by_kind.items())), tuple(buffers))
+
+
+def live_values(model: CostModel, at: int) -> list[int]:
+    """The values whose buffers exist while an op runs."""
+    life = model.lifetimes
+    alive: list[int] = np.flatnonzero(
+        (life.first != NO_POINT) & (life.first <= at) & (life.last >= at)
+    ).tolist()
+    return alive

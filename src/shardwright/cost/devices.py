@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import difflib
 import functools
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from shardwright.errors import ShardwrightError
 
@@ -39,7 +42,14 @@ _RUNS_AS = {
     "f32": ("bf16", "f16", "f64"),
     "f64": ("f32",),
 }
+# Names of dot algorithms: what is multiplied, what is added up, how many products there are.
+_ALGORITHM = re.compile(r"(ANY_F8|BF16|F16|TF32|F32|F64)_.*?(?:_X(\d+))?")
+_MULTIPLIES = {
+    "ANY_F8": "f8", "BF16": "bf16", "F16": "f16", "TF32": "f32_high", "F32": "f32_highest",
+    "F64": "f64",
+}  # fmt: skip
 _TOPOLOGIES = ("torus", "switch")
+_LEAST = 1e-9  # of a rate or share: what divides by less overflows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +67,8 @@ class Device:
     memory_bytes_per_s: float
     reserved_bytes: int = 0  # kept by the runtime: a plan may use memory_bytes - reserved_bytes
     scratch_bytes: int = 0  # what a library takes for one dot, at most what the dot reads
+    buffer_bytes: int = 1  # every buffer takes a multiple of this
+    gathers_major: bool = False  # along any other dim by a copy: the whole is there twice
     memory_efficiency: float = 1.0  # reached by large streams
     matrix_tile: tuple[int, int, int] = (1, 1, 1)  # (m, n, k) to which a local dot is padded
     matrix_fill_rows: int = 0  # rows' worth of time to load one tile of weights
@@ -102,16 +114,24 @@ class Device:
         return self.memory_bytes - self.reserved_bytes
 
     def matrix_flops_per_s(self, dtype: Any, *, precision: str = "default") -> float:
-        """FLOP/s of the matrix unit for a dot of `dtype`; `precision` as in `jax.lax.dot`."""
-        key = dtype_key(dtype)
+        """FLOP/s of the matrix unit for a dot of `dtype`.
+
+        `precision` as in `jax.lax.dot`: "high" and "highest" tell f32 operands apart; a dot
+        algorithm ("BF16_BF16_F32_X3") says itself what is multiplied, and how many times.
+        """
+        key, passes = dtype_key(dtype), 1
         if key in ("c64", "c128"):  # one complex multiply-add is four real ones
-            return self.matrix_flops_per_s({"c64": "f32", "c128": "f64"}[key]) / 4
-        if key == "f32" and precision.lower() in ("high", "highest"):
+            real = {"c64": "f32", "c128": "f64"}[key]
+            return self.matrix_flops_per_s(real, precision=precision) / 4
+        algorithm = _ALGORITHM.fullmatch(precision.upper())
+        if algorithm:
+            key, passes = _MULTIPLIES[algorithm[1]], int(algorithm[2] or 1)
+        elif key == "f32" and precision.lower() in ("high", "highest"):
             key = f"f32_{precision.lower()}"
         for name in (key, *_RUNS_AS.get(key, ("f32", "bf16"))):
             if name in self.flops_per_s:
-                return self.flops_per_s[name]
-        return min(self.flops_per_s.values())
+                return self.flops_per_s[name] / passes
+        return min(self.flops_per_s.values()) / passes
 
     @staticmethod
     def like(base: str | Device, **changes: Any) -> Device:
@@ -243,16 +263,24 @@ def _check(device: Device) -> None:
     """Raises a ShardwrightError unless the numbers make sense."""
     positive = [f for f in _REQUIRED if f != "flops_per_s"]
     positive += ["devices_per_node", "matrix_efficiency", "memory_efficiency", "matrix_units"]
-    if not device.flops_per_s or min(device.flops_per_s.values()) <= 0:
+    if not device.flops_per_s or not min(device.flops_per_s.values()) >= _LEAST:
         raise ShardwrightError(
             f"device {device.name!r} has no FLOP rate", try_='flops_per_s={"bf16": 1e14}'
         )
-    for name in positive:
-        if not getattr(device, name) > 0:
-            raise ShardwrightError(
-                f"device {device.name!r} has {name} = {getattr(device, name)}",
-                try_="a positive number",
-            )
+    rates = [
+        f.name for f in fields(device) if f.name.endswith("_per_s") and f.name not in _REQUIRED
+    ]
+    sizes = ("matrix_tile", "torus", "wrap_multiple", "wrap_chips", "buffer_bytes")
+    for names, fits, try_ in (
+        (positive, lambda n: n >= _LEAST, "a positive number"),
+        (rates, lambda n: n == 0 or n >= _LEAST, "a positive number, or 0 where there is none"),
+        (sizes, lambda n: np.all(np.asarray(n) >= 1), "positive integers"),
+    ):
+        for name in names:
+            if not fits(getattr(device, name)):
+                raise ShardwrightError(
+                    f"device {device.name!r} has {name} = {getattr(device, name)}", try_=try_
+                )
     if device.topology not in _TOPOLOGIES:
         raise ShardwrightError(
             f"device {device.name!r} has topology {device.topology!r}",

@@ -12,6 +12,9 @@ the larger side on one device:
                                  on a ring of q: x / n D_0  floor(q^2 / 4) / q / w, its bisection)
     collective-permute           x  max_i 1 / (S_i w_i): one device of each unit crosses its border
 
+An axis that crosses slices has a level inside a slice and one between them (the data-centre
+network): a gradient is scattered inside, reduced across in parts, gathered inside.
+
 The levels work at the same time on different pieces, hence max. This is the tree formula of the
 JAX scaling book (chapter GPUs, "Cross-node collectives"); with one level it is V (n - 1) / n / W
 (chapter Sharding). On a torus w_0 is the sum over the dims in use of one link, or two where the dim
@@ -36,7 +39,7 @@ import numpy as np
 
 from shardwright.cost.devices import Device
 from shardwright.cost.devices import device as find_device
-from shardwright.cost.torus import Ring, fits, place, rings
+from shardwright.cost.torus import Ring, devices_in_slice, is_inside, place, rings
 from shardwright.errors import ShardwrightError
 from shardwright.mesh import Mesh
 
@@ -89,13 +92,19 @@ class Network:
         self.device = find_device(device)
         self._curves: dict[tuple[str, tuple[str, ...]], Curve] = {}
         given = self.mesh.links
-        self._inner = [
+        inner = [
             (name, size)
             for name, size in self.mesh.axes
             if name not in self.mesh.dcn and name not in given
         ]
         torus = self.device.topology == "torus"
+        # Axes and their sizes in one slice; more devices than a slice has are several slices.
+        self._inner = devices_in_slice(inner, self.device) if torus else inner
         self._dims = place(self._inner, self.device, self.mesh.wrap) if torus else []
+        inside = dict(self._inner)
+        self._slices = {  # axis -> slices that it crosses
+            name: size // inside.get(name, 1) for name, size in self.mesh.axes if name not in given
+        }
 
     def seconds(self, kind: str, axes: tuple[str, ...], bytes: float) -> float:
         """Seconds of one collective of XLA's `kind` over the product of `axes`.
@@ -141,7 +150,7 @@ class Network:
                 link = self.mesh.links[name]
                 half = link.half_bandwidth_bytes
                 found.append(Level("given", shape[name], link.bytes_per_s, link.latency_s, half))
-        slices = math.prod(shape[name] for name in self._dcn if name in axes)
+        slices = math.prod(self._slices.get(name, 1) for name in axes)
         found.sort(key=lambda level: -level.bytes_per_s)
         if slices > 1:
             latency = hw.dcn_latency_s * math.ceil(math.log2(slices))
@@ -165,20 +174,21 @@ class Network:
     def notes(self) -> list[str]:
         """What a reader should know about how the axes were mapped to links."""
         hw, found = self.device, []
-        if hw.topology == "torus" and not fits(self._inner, hw):
-            count, largest = (
-                math.prod(size for _, size in self._inner),
-                "x".join(map(str, hw.torus)),
-            )
+        cut = [name for name, _ in self._inner if self._slices[name] > 1]
+        if cut:
+            slices = math.prod(self._slices.values())
+            inside = math.prod(size for _, size in self._inner)
             found.append(
-                f"{count} devices exceed the largest {hw.name} slice ({largest}): "
-                f'mark the axis between slices, e.g. Mesh(..., dcn=("{self.mesh.names[0]}",))'
+                f"{slices * inside:,} devices are {slices:,} slices of {inside:,} ({hw.name}): "
+                f"{_crossing(cut)} the data-centre network"
+            )
+        if hw.topology == "torus" and not is_inside(self._dims, hw):
+            shape = "x".join(str(dim.size) for dim in self._dims)
+            found.append(
+                f"no slice of {hw.name} is {shape}, the largest is {'x'.join(map(str, hw.torus))}: "
+                "priced as if one were"
             )
         return found
-
-    @property
-    def _dcn(self) -> tuple[str, ...]:
-        return tuple(name for name in self.mesh.dcn if name not in self.mesh.links)
 
     def _switch_levels(self, inner: Sequence[str]) -> list[Level]:
         """In-node and cross-node levels, by the order of axes and the devices per node."""
@@ -267,6 +277,12 @@ def _devices_used_per_node(count: int, per_node: int) -> int:
     if count <= per_node:
         return count
     return max(share for share in range(1, per_node + 1) if count % share == 0)
+
+
+def _crossing(axes: Sequence[str]) -> str:
+    """axis `data` crosses; axes `pod` and `data` cross"""
+    names = " and ".join(f"`{name}`" for name in axes)
+    return f"axis {names} crosses" if len(axes) == 1 else f"axes {names} cross"
 
 
 def _describe(level: Level) -> str:

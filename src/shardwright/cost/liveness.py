@@ -8,7 +8,6 @@ What a loop reads lives until the loop ends, what it returns from its start.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,12 +15,13 @@ import numpy as np
 from shardwright.cost.fusion import Fusion
 from shardwright.program.types import LITERAL, NO_OP, TOP, Op, Program
 from shardwright.rules.rule import MATRIX
+from shardwright.spmd.opclass import NO_CLASS
 
 NO_POINT = -1
 # A repeated layer has at most this many points of one op class that can be peaks.
 PERIOD = 64
 # Ties whose inner value is the outer buffer itself.
-_SAME_BUFFER = ("scan.const", "scan.init", "while.const", "while.init", "cond.operand")
+SAME_BUFFER = ("scan.const", "scan.init", "while.const", "while.init", "cond.operand")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +37,24 @@ class Points:
     """The points of the program that no others dominate."""
 
     ops: np.ndarray  # [points] the op at the point
-    temp_class: np.ndarray  # [points] op class whose moved copies exist there too, or -1
+    temp_class: np.ndarray  # [points] op class whose moved copies exist there too, or NO_CLASS
     live: np.ndarray  # [points, layouts] buffers of each layout
+    # [points, entering] how often the copies exist that each class of ties makes for its region.
+    inside: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class Entering:
+    """Ties through which values enter regions: one that moves a value makes a copy of it there."""
+
+    classes: list[int]  # op classes of such ties
+    inside: np.ndarray  # [ops + 1, classes] ties of each class into regions around an op
 
 
 def find_lifetimes(program: Program, fusion: Fusion) -> Lifetimes:
     """The lifetime of every buffer."""
     count, end_of_program = len(program.values), len(program.ops)
-    region_end = _region_ends(program)
+    region_end = region_ends(program)
     first = np.array([max(v.op, 0) for v in program.values], np.int64)
     last = np.full(count, NO_POINT, np.int64)
     shared = np.zeros(count, bool)  # values without a buffer of their own
@@ -54,7 +64,7 @@ def find_lifetimes(program: Program, fusion: Fusion) -> Lifetimes:
         if op.tie and op.body:
             ends = [region_end[r] for r in op.body]
             inside = program.regions[op.body[0]]
-            if op.name in _SAME_BUFFER:
+            if op.name in SAME_BUFFER:
                 shared[list(op.results)] = True
             at = max(at, *ends)
             if at == op.index:  # an exit: the loop's result exists since the loop began
@@ -106,12 +116,13 @@ def _reuse(program: Program, fusion: Fusion, shared: np.ndarray, last: np.ndarra
 def _updated(op: Op) -> tuple[int, ...]:
     """The operand that a scatter or an update in place changes: dims and all it is the result."""
     rule = op.rule
-    if rule.unit == MATRIX or not rule.operands or rule.operands[0] != rule.results[0]:
+    alone = len(op.operands) == 1  # a sort or a transform reads it to the end
+    if alone or rule.unit == MATRIX or not rule.operands or rule.operands[0] != rule.results[0]:
         return ()
     return op.operands[:1] if op.operands[0] != LITERAL else ()
 
 
-def _region_ends(program: Program) -> list[int]:
+def region_ends(program: Program) -> list[int]:
     """The last op inside each region, nested ones included."""
     ends = [0] * len(program.regions)
     for op in program.ops:
@@ -131,28 +142,43 @@ def live_counts(lifetimes: Lifetimes, layout_of: np.ndarray, layouts: int, ops: 
     return np.cumsum(change, 0)[: ops + 1]
 
 
-def peak_points(live: np.ndarray, op_class: np.ndarray, can_move: Sequence[bool]) -> Points:
+def find_entering(program: Program, op_class: np.ndarray) -> Entering:
+    """The ties whose inner values are the outer buffers themselves, unless they are moved."""
+    ties = [op for op in program.ops if op.name in SAME_BUFFER]
+    classes = sorted({int(op_class[op.index]) for op in ties})
+    column, ends = {c: i for i, c in enumerate(classes)}, region_ends(program)
+    change = np.zeros((len(program.ops) + 2, len(classes)), np.int32)
+    for op in ties:
+        at = column[int(op_class[op.index])]
+        change[op.index, at] += 1
+        change[max(op.index, *[ends[r] for r in op.body]) + 1, at] -= 1
+    return Entering(classes, np.cumsum(change, 0)[: len(program.ops) + 1])
+
+
+def peak_points(live: np.ndarray, op_class: np.ndarray, entering: Entering) -> Points:
     """Drops every point that another one dominates in all states.
 
     Points of one op class are compared with each other, since moved copies exist there too.
     Along repeated layers counts grow and shrink evenly: of such a row only the ends can be peaks.
     """
-    owner = np.concatenate([op_class, [-1]])
-    owner = np.where((owner >= 0) & np.append(np.array(can_move, bool), False)[owner], owner, -1)
+    owner = np.append(np.where(np.isin(op_class, entering.classes), NO_CLASS, op_class), NO_CLASS)
+    every = np.concatenate([live, entering.inside], axis=1)
     kept: list[int] = []
     for c in np.unique(owner):
         rows = np.flatnonzero(owner == c)
-        rows = rows[_first_of_equal(live[rows])]
-        rows = rows[_run_ends(live[rows], 1)]
-        rows = rows[_undominated(live[rows])]
-        kept.extend(rows[_run_ends(live[rows], PERIOD)].tolist())
+        rows = rows[_first_of_equal(every[rows])]
+        rows = rows[_run_ends(every[rows], 1)]
+        rows = rows[_undominated(every[rows])]
+        kept.extend(rows[_run_ends(every[rows], PERIOD)].tolist())
     ops = np.array(sorted(kept))
     free = ops[owner[ops] < 0]
     moving = ops[owner[ops] >= 0]
     if len(moving) and len(free):  # a point without copies is covered by one that has more
-        covered = np.array([bool((live[moving] >= live[p]).all(1).any()) for p in free])
+        covered = np.array([bool((every[moving] >= every[p]).all(1).any()) for p in free])
         ops = np.sort(np.concatenate([moving, free[~covered]]))
-    return Points(ops, owner[ops], live[ops].astype(np.float64))
+    counts = every[ops].astype(np.float64)
+    width = live.shape[1]
+    return Points(ops, owner[ops], counts[:, :width], counts[:, width:])
 
 
 def _first_of_equal(rows: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The cost of a state, folded: a sum over classes, each memoised on the claims that touch it.
+"""The cost of decisions, folded: a sum over classes, each memoised on the claims that touch it.
 
 A state gives every layout a placement. The placements of an op class's slots are its key; the
 choice of how to compute it, and what that costs, is worked out once per key. Evaluating a
@@ -7,7 +7,7 @@ state is then a few array expressions and one dictionary look-up per class.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,15 +16,15 @@ from shardwright.analysis.analysis import Analysis
 from shardwright.cost.cost import Cost
 from shardwright.cost.devices import Device
 from shardwright.cost.fusion import find_fusions
-from shardwright.cost.liveness import find_lifetimes, live_counts, peak_points
+from shardwright.cost.liveness import find_entering, find_lifetimes, live_counts, peak_points
 from shardwright.cost.prices import DevicePrices
 from shardwright.cost.roofline import stream_s
 from shardwright.mesh import Mesh
 from shardwright.program.types import TOP
-from shardwright.spmd.decisions import State
+from shardwright.spmd.decisions import Decisions, Placement
 from shardwright.spmd.follow import Choice, choose
 from shardwright.spmd.ir import Collective, Ir, Partitioned, build_ir, find_collectives
-from shardwright.spmd.layout import WHOLE, Layouts, Placement
+from shardwright.spmd.layout import WHOLE, Layouts
 from shardwright.spmd.opclass import OpClass, fold_ops
 from shardwright.spmd.sums import find_rounds, reduced_once
 from shardwright.spmd.weights import Together, weigh
@@ -64,6 +64,7 @@ class CostModel:
     ) -> None:  # fmt: skip
         program = analysis.program
         self.analysis, self.mesh, self.device, self.overlap = analysis, mesh, device, overlap
+        self.pinned = dict(pinned or {})  # value -> axes per dim, whatever the lists say
         self.prices = DevicePrices(mesh, device)
         self.layouts = Layouts(analysis, mesh.sizes, pinned)
         self.classes = fold_ops(analysis, self.layouts, find_rounds(program))
@@ -73,23 +74,23 @@ class CostModel:
         live = live_counts(
             self.lifetimes, self.layouts.of_value, len(self.layouts.table), len(program.ops)
         )
-        can_move = [not c.rule.fusible for c in self.classes.table]
-        self.points = peak_points(live, self.classes.of_op, can_move)
+        self.entering = find_entering(program, self.classes.of_op)
+        self.points = peak_points(live, self.classes.of_op, self.entering)
         self._traffic_s = self._traffic()
         self._choices: dict[tuple[int, tuple[Placement, ...]], Choice] = {}
         self._memo = _Memo(self.classes.table)
         self._shared = _TogetherMemo(self.weights.shared, self._memo)
         self._sums = _TogetherMemo(self.weights.sums, self._memo)
-        places = [self._memo.place_of[c] if c >= 0 else (0, 0) for c in self.points.temp_class]
-        self._temp_bundle = np.array([b for b, _ in places], np.int64)
-        self._temp_place = np.array([i for _, i in places], np.int64)
+        self._temp_at = self._memo.columns(self.points.temp_class)
+        self._enters = frozenset(self.entering.classes)
+        self._entering_at = self._memo.columns(self.entering.classes)
         self._live = np.ascontiguousarray(self.points.live.T)
         together = (*self.weights.shared, *self.weights.sums)
         self.parts: list[tuple[int, ...]] = [  # the layouts that each summand of a step sees
             *self._memo.layouts, *[t.layouts(self.classes.table) for t in together],
             *[(i,) for i in range(len(self.layouts.table))],
         ]  # fmt: skip
-        self.overrides: dict[int, Placement] = {  # layout -> placement: pins, then refinement
+        self.pins: dict[int, Placement] = {  # layout -> placement, whatever is decided
             i: layout.pinned for i, layout in enumerate(self.layouts.table)
             if layout.pinned is not None
         }  # fmt: skip
@@ -102,20 +103,9 @@ class CostModel:
         np.add.at(per_layout, self.layouts.of_value, self.fusion.traffic * runs)
         return per_layout * stream_s(self.device, 1.0)
 
-    def evaluate(self, states: Sequence[State]) -> Costs:
-        """The costs of these states."""
-        return self.costs(*self.place(states))
-
-    def evaluate_stored(self, state: State, variants: Sequence[Mapping[int, Placement]]) -> Costs:
-        """The costs of a state with some layouts stored in another way, for each variant."""
-        placements, local_bytes = (
-            np.repeat(array, len(variants), axis=0) for array in self.place([state])
-        )
-        for b, variant in enumerate(variants):
-            for layout, placement in variant.items():
-                placements[b, layout] = placement
-                local_bytes[b, layout] = self._local_bytes(layout, placement)
-        return self.costs(placements, local_bytes)
+    def evaluate(self, decisions: Sequence[Decisions]) -> Costs:
+        """The costs of these decisions."""
+        return self.costs(*self.place(decisions))
 
     def costs(self, placements: np.ndarray, local_bytes: np.ndarray) -> Costs:
         """The costs of states that were placed (see `place`)."""
@@ -125,26 +115,46 @@ class CostModel:
         shared = self._shared.seconds(rows, memo, self._shared_s)  # [B, groups]
         sums = self._sums.seconds(rows, memo, self._sum_s)
         traffic = local_bytes * self._traffic_s  # [B, S]
-        copies = np.zeros(1)
-        if memo.bundles:  # there is something to compute
-            copies = np.where(
-                self.points.temp_class >= 0,
-                memo.temp_bytes[rows[:, self._temp_bundle], self._temp_place], 0.0,
-            )  # fmt: skip
-        peak = (local_bytes @ self._live + copies).max(1)
+        peak = self._point_bytes(rows, local_bytes).max(1)
         return Costs(
             compute.sum(1) + traffic.sum(1), link.sum(1) + shared.sum(1) + sums.sum(1), peak,
             self.overlap, np.concatenate([compute + link, shared, sums, traffic], axis=1),
         )  # fmt: skip
 
-    def cost(self, state: State) -> Cost:
-        """The cost of one state."""
-        return self.evaluate([state])[0]
+    def _point_bytes(self, rows: np.ndarray, local_bytes: np.ndarray) -> np.ndarray:
+        """[B, points] the bytes that exist at each point: buffers, and copies that are moved."""
+        unit = self.device.buffer_bytes
+        memo, live = self._memo, (np.ceil(local_bytes / unit) * unit) @ self._live
+        if memo.bundles:  # there is something to compute
+            live += np.where(self.points.temp_class >= 0, memo.temps(rows, self._temp_at), 0.0)
+            if self.entering.classes:
+                live += memo.temps(rows, self._entering_at) @ self.points.inside.T
+        return live
 
-    def place(self, states: Sequence[State]) -> tuple[np.ndarray, np.ndarray]:
-        """(placements [B, S, A], local bytes [B, S]), overrides applied."""
-        placements, local_bytes = self.layouts.place(states)
-        for layout, placement in self.overrides.items():
+    def peak(self, decisions: Decisions) -> tuple[int, int]:
+        """(op at the peak, bytes that exist while it runs)."""
+        placements, local_bytes = self.place([decisions])
+        live = self._point_bytes(self._rows(placements), local_bytes)[0]
+        best = int(live.argmax())
+        return int(self.points.ops[best]), int(live[best])
+
+    def cost(self, decisions: Decisions) -> Cost:
+        """The cost of one set of decisions."""
+        return self.evaluate([decisions])[0]
+
+    def place(self, decisions: Sequence[Decisions]) -> tuple[np.ndarray, np.ndarray]:
+        """(placements [B, S, A], local bytes [B, S]): as the lists say, then overrides and pins."""
+        lists = list(dict.fromkeys([d.lists for d in decisions]))
+        placements, local_bytes = self.layouts.place(lists)
+        if len(lists) < len(decisions):  # many overrides of one list
+            number = {state: i for i, state in enumerate(lists)}
+            rows = [number[d.lists] for d in decisions]
+            placements, local_bytes = placements[rows], local_bytes[rows]
+        for overrides, group in _by_overrides(decisions).items():
+            for layout, placement in overrides:
+                placements[group, layout] = placement
+                local_bytes[group, layout] = self._local_bytes(layout, placement)
+        for layout, placement in self.pins.items():
             placements[:, layout] = placement
             local_bytes[:, layout] = self._local_bytes(layout, placement)
         return placements, local_bytes
@@ -171,14 +181,23 @@ class CostModel:
         for op in members:
             choice = self.choose(op, tuple([placed[i] for i in op.key_layouts]))
             choices.append(choice)
-            weight = float(w.compute[op.index])
-            compute += weight * choice.compute_s
-            link += weight * choice.exchange_s
+            compute += float(w.compute[op.index]) * choice.compute_s
+            link += float(w.exchanges[op.index]) * choice.exchange_s
             for weight, seconds in zip(w.operands[op.index], choice.operand_s, strict=True):
                 link += weight * seconds
             for weight, seconds in zip(w.results[op.index], choice.result_s, strict=True):
                 link += weight * seconds
-        return self._memo.add(key, choices, compute, link)
+        copies = [self._copies(op, c, placed) for op, c in zip(members, choices, strict=True)]
+        return self._memo.add(key, choices, copies, compute, link)
+
+    def _copies(self, op: OpClass, choice: Choice, placed: Mapping[int, Placement]) -> int:
+        """Bytes that exist besides operands and results while an op, or what a tie enters, runs."""
+        if op.index not in self._enters:
+            return choice.temp_bytes
+        if not (any(choice.operand_moves) or any(choice.result_moves)):
+            return 0
+        sizes = [self.prices.routes.bytes(slot, placed[slot.layout_index]) for slot in op.results]
+        return sum(map(self.prices.buffer_bytes, sizes))
 
     def choose(self, op: OpClass, stored: tuple[Placement, ...]) -> Choice:
         """How a class is computed when its layouts are stored like this, worked out once."""
@@ -208,15 +227,15 @@ class CostModel:
         weight = together.after if once.after_loop else together.weight
         return weight * sum(map(self.prices.move_s, once.moves))
 
-    def choices(self, state: State) -> list[Choice]:
-        """How every op class is computed in one state."""
-        placements, _ = self.place([state])
+    def choices(self, decisions: Decisions) -> list[Choice]:
+        """How every op class is computed."""
+        placements, _ = self.place([decisions])
         rows, memo = self._rows(placements)[0], self._memo
         return [memo.choices[rows[b]][i] for b, i in memo.place_of]
 
-    def stored(self, state: State) -> list[Placement]:
-        """How every layout is stored in one state."""
-        placements, _ = self.place([state])
+    def stored(self, decisions: Decisions) -> list[Placement]:
+        """How every layout is stored."""
+        placements, _ = self.place([decisions])
         return [tuple(p) for p in placements[0].tolist()]
 
 
@@ -268,7 +287,20 @@ class _Memo:
         keys[:, self._none] = 0
         return keys ^ self._salt
 
-    def add(self, key: int, choices: list[Choice], compute_s: float, link_s: float) -> int:
+    def columns(self, classes: Iterable[int]) -> tuple[np.ndarray, np.ndarray]:
+        """Where the temporaries of these classes stand; of NO_CLASS anywhere."""
+        places = [self.place_of[c] if c >= 0 else (0, 0) for c in classes]
+        return (
+            np.array([b for b, _ in places], np.int64), np.array([i for _, i in places], np.int64)
+        )  # fmt: skip
+
+    def temps(self, rows: np.ndarray, at: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+        """[B, columns] bytes of temporaries."""
+        return self.temp_bytes[rows[:, at[0]], at[1]]
+
+    def add(
+        self, key: int, choices: list[Choice], temps: Sequence[int], compute_s: float, link_s: float
+    ) -> int:
         row = self.row_of[key] = len(self.choices)
         self.choices.append(choices)
         if row >= len(self.compute_s):
@@ -277,8 +309,7 @@ class _Memo:
             more = np.zeros((row, self.temp_bytes.shape[1]))
             self.temp_bytes = np.concatenate([self.temp_bytes, more])
         self.compute_s[row], self.link_s[row] = compute_s, link_s
-        for i, choice in enumerate(choices):
-            self.temp_bytes[row, i] = choice.temp_bytes
+        self.temp_bytes[row, : len(temps)] = temps
         return row
 
 
@@ -321,19 +352,30 @@ def _ragged(lists: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
     return flat, np.minimum(starts, max(len(flat) - 1, 0))
 
 
-def partitioned(model: CostModel, state: State) -> Partitioned:
-    """The program in one state, as the IR wants it."""
+def _by_overrides(
+    decisions: Sequence[Decisions],
+) -> dict[tuple[tuple[int, Placement], ...], list[int]]:
+    """{overrides: the places of the decisions that have them}"""
+    out: dict[tuple[tuple[int, Placement], ...], list[int]] = {}
+    for i, d in enumerate(decisions):
+        if d.overrides:
+            out.setdefault(d.overrides, []).append(i)
+    return out
+
+
+def partitioned(model: CostModel, decisions: Decisions) -> Partitioned:
+    """The program as decided, as the IR wants it."""
     return Partitioned(
-        model.analysis.program, model.layouts, model.classes, model.stored(state),
-        model.choices(state), model.prices, model.mesh.axes,
+        model.analysis.program, model.layouts, model.classes, model.stored(decisions),
+        model.choices(decisions), model.prices, model.mesh.axes,
     )  # fmt: skip
 
 
-def model_ir(model: CostModel, state: State) -> Ir:
-    """The partitioning IR of one state."""
-    return build_ir(partitioned(model, state))
+def model_ir(model: CostModel, decisions: Decisions) -> Ir:
+    """The partitioning IR of a program as decided."""
+    return build_ir(partitioned(model, decisions))
 
 
-def model_collectives(model: CostModel, state: State) -> list[Collective]:
-    """The collectives of one state, in program order."""
-    return find_collectives(partitioned(model, state))
+def model_collectives(model: CostModel, decisions: Decisions) -> list[Collective]:
+    """The collectives of a program as decided, in program order."""
+    return find_collectives(partitioned(model, decisions))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from shardwright.cost.devices import Device
 from shardwright.cost.links import Network
@@ -24,8 +25,13 @@ class DevicePrices:
         self.network = Network(mesh, device)
         self.axis_names = mesh.names
         self.axis_sizes = mesh.sizes
-        self._roles: dict[int, list[int]] = {}  # op class -> role of each atom
-        self.routes = Routes(mesh.sizes, self.move_s)
+        self._dots: dict[int, tuple[list[int], Any]] = {}  # op class -> roles of atoms, dtype
+        # The TPU compiler has no reduce-scatter over several axes: it would reduce the whole. A
+        # switched network has one and needs it, for its levels work at the same time.
+        self.routes = Routes(
+            mesh.sizes, self.move_s, scatters_at_once=device.topology != "torus",
+            gathers_major=device.gathers_major,
+        )  # fmt: skip
 
     def move_s(self, move: Move) -> float:
         """Seconds of one collective; a local slice is free."""
@@ -63,6 +69,11 @@ class DevicePrices:
             vector_s(device, rule.work * points), stream_s(device, sum(slot_bytes))
         )
 
+    def buffer_bytes(self, size: int) -> int:
+        """Memory that a buffer of this size takes."""
+        unit = self.device.buffer_bytes
+        return -(-size // unit) * unit
+
     def scratch_bytes(self, op: OpClass, slot_bytes: Sequence[int]) -> int:
         """Memory that an op needs while it runs, besides operands and results."""
         if op.rule.unit != MATRIX:
@@ -71,15 +82,25 @@ class DevicePrices:
 
     def _dot_s(self, op: OpClass, local: Sequence[int]) -> float:
         """A contraction as a batched [m, k] x [k, n]."""
-        roles = self._roles.get(op.index)
-        if roles is None:
-            roles = self._roles[op.index] = _matrix_roles(op)
+        known = self._dots.get(op.index)
+        if known is None:
+            known = self._dots[op.index] = _matrix_roles(op), self._slower(op)
+        roles, dtype = known
         sizes = [1, 1, 1, 1]
         for role, size in zip(roles, local, strict=True):
             sizes[role] *= size
         batch, m, n, k = sizes
-        seconds = dot_s(self.device, op.operands[0].dtype, batch=batch, m=m, n=n, k=k)
+        exact = op.rule.precision
+        seconds = dot_s(self.device, dtype, batch=batch, m=m, n=n, k=k, precision=exact)
         return op.rule.work / 2.0 * seconds
+
+    def _slower(self, op: OpClass) -> Any:
+        """The dtype that a dot of two is computed in: int8 x bf16 runs as bf16."""
+
+        def rate(dtype: Any) -> float:
+            return self.device.matrix_flops_per_s(dtype, precision=op.rule.precision)
+
+        return min((slot.dtype for slot in op.operands[:2]), key=rate)
 
 
 def _matrix_roles(op: OpClass) -> list[int]:

@@ -7,10 +7,14 @@ cloud hands them out (16 chips of a 2-D torus are 4 x 4, 16 of a 3-D torus 2 x 2
 - more axes than dims: neighbouring axes share a dim, the last of them its nearest neighbours.
 An axis that would need half of one dim and half of another (2 x 8 on a 4 x 4 slice) is treated as
 if the slice had its shape. `Mesh(wrap=..., links=...)` overrides what is wrong for a given slice.
+
+More devices than any slice has are several slices, and the major axes cross between them, as in
+`jax.experimental.mesh_utils.create_hybrid_device_mesh`: an axis is (slices x its devices in one).
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -86,9 +90,37 @@ def _runs(dim: Dim, axes: Sequence[str]) -> Iterator[tuple[int, int, int]]:
             yield members[0][0], size, math.prod(part for _, part in dim.axes[members[-1][0] + 1 :])
 
 
-def fits(axes: Sequence[tuple[str, int]], device: Device) -> bool:
-    """Whether the largest slice of the device has room for the axes."""
-    return math.prod(size for _, size in axes) <= math.prod(device.torus)
+def devices_in_slice(axes: Sequence[tuple[str, int]], device: Device) -> list[tuple[str, int]]:
+    """The axes inside one slice: minor axes as they are, the first that has no room cut, then 1.
+
+    >>> devices_in_slice([("pod", 2), ("data", 128), ("model", 16)], find_device("tpu-v5e"))
+    [('pod', 1), ('data', 16), ('model', 16)]
+    """
+    inside: list[tuple[str, int]] = []
+    count, crossed = 1, False
+    for name, size in reversed(axes):
+        parts = [d for d in range(1, size + 1) if size % d == 0 and not crossed]
+        part = max((d for d in parts if slice_exists(count * d, device.torus)), default=1)
+        count, crossed = count * part, crossed or part < size
+        inside.append((name, part))
+    return inside[::-1]
+
+
+@functools.cache
+def slice_exists(count: int, torus: tuple[int, ...]) -> bool:
+    """Whether some slice inside the largest one has so many devices."""
+    if not torus:
+        return count == 1
+    first, *rest = torus
+    return any(
+        count % size == 0 and slice_exists(count // size, tuple(rest))
+        for size in range(1, first + 1)
+    )
+
+
+def is_inside(dims: Sequence[Dim], device: Device) -> bool:
+    """Whether the largest slice has these dims, in some order."""
+    return not _is_outside([dim.size for dim in dims], device)
 
 
 _Placement = tuple[tuple[tuple[str, int], ...], ...]
@@ -132,6 +164,9 @@ def _compactness(placement: _Placement, device: Device) -> tuple[object, ...]:
     """A key that is smallest for dims that fit the largest slice and are nearly equal."""
     sizes = sorted((math.prod(part for _, part in dim) for dim in placement), reverse=True)
     sizes += [1] * (len(device.torus) - len(sizes))
+    return (_is_outside(sizes, device), sizes)
+
+
+def _is_outside(sizes: Sequence[int], device: Device) -> bool:
     room = sorted(device.torus, reverse=True)
-    outside = any(size > limit for size, limit in zip(sizes, room, strict=True))
-    return (outside, sizes)
+    return any(s > r for s, r in zip(sorted(sizes, reverse=True), room, strict=False))

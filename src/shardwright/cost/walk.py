@@ -13,22 +13,22 @@ import numpy as np
 
 from shardwright.analysis.analysis import Analysis
 from shardwright.cost.cost import Cost
-from shardwright.cost.liveness import NO_POINT
+from shardwright.cost.liveness import NO_POINT, SAME_BUFFER, region_ends
 from shardwright.cost.model import CostModel
 from shardwright.cost.prices import DevicePrices
 from shardwright.cost.roofline import stream_s
 from shardwright.program.types import LITERAL, NO_OP, TOP
-from shardwright.spmd.decisions import UPDATES, AxisList, State
+from shardwright.spmd.decisions import UPDATES, AxisList, Decisions, State
 from shardwright.spmd.follow import Choice, choose
 from shardwright.spmd.layout import WHOLE, Atom, Layout, Layouts, Placement, find_updates
 from shardwright.spmd.opclass import NO_CLASS, fold_ops
 from shardwright.spmd.sums import Sum, find_rounds, find_sums, reduced_once
-from shardwright.spmd.weights import region_weights
+from shardwright.spmd.weights import region_runs, region_weights
 
 
-def walk_cost(model: CostModel, state: State) -> Cost:
-    """What `model.cost(state)` must be."""
-    return Walk(model).cost(state)
+def walk_cost(model: CostModel, decisions: Decisions) -> Cost:
+    """What `model.cost(decisions)` must be."""
+    return Walk(model).cost(decisions)
 
 
 class Walk:
@@ -39,12 +39,13 @@ class Walk:
         self.layouts = _Unfolded(model.analysis, model.mesh.sizes)
         rounds = find_rounds(self.program)
         self.ops = fold_ops(model.analysis, self.layouts, rounds)  # values differ: no two fold
-        self.runs = region_weights(self.program)
+        self.weights, self.runs = region_weights(self.program), region_runs(self.program)
         self.sums = find_sums(self.program)
+        self.last = region_ends(self.program)
 
-    def cost(self, state: State) -> Cost:
-        """The cost of one state."""
-        stored = self._stored(state)
+    def cost(self, decisions: Decisions) -> Cost:
+        """The cost of one set of decisions."""
+        stored = self.stored(decisions)
         choices = self._choices(stored)
         local_bytes = [
             layout.local_bytes(placement, self.model.mesh.sizes)
@@ -57,14 +58,14 @@ class Walk:
             overlap=self.model.overlap,
         )
 
-    def _stored(self, state: State) -> list[Placement]:
+    def stored(self, decisions: Decisions) -> list[Placement]:
         """How each value is stored."""
-        model = self.model
+        model, state = self.model, decisions.lists
+        fixed = {**dict(decisions.overrides), **model.pins}
         bits = [_bits(model.analysis, entries) for entries in state]
         out: list[Placement] = []
         for layout, folded in zip(self.layouts.table, model.layouts.of_value.tolist(), strict=True):
-            fixed = model.overrides.get(folded, model.layouts.table[folded].pinned)
-            out.append(fixed or _claim(layout, state, bits, model.mesh.sizes))
+            out.append(fixed.get(folded) or _claim(layout, state, bits, model.mesh.sizes))
         return out
 
     def _choices(self, stored: Sequence[Placement]) -> list[Choice | None]:
@@ -82,7 +83,7 @@ class Walk:
     def _compute_s(self, choices: Sequence[Choice | None]) -> float:
         """Seconds of all ops, a body's as often as it runs."""
         return sum(
-            self.runs[op.region] * choice.compute_s
+            self.weights[op.region] * choice.compute_s
             for op, choice in zip(self.program.ops, choices, strict=True)
             if choice is not None
         )
@@ -93,7 +94,7 @@ class Walk:
         for v in self.program.values:
             region = self.program.ops[v.op].region if v.op != NO_OP else TOP
             times = int(self.model.fusion.traffic[v.index])
-            total += self.runs[region] * times * local_bytes[v.index]
+            total += self.weights[region] * times * local_bytes[v.index]
         return stream_s(self.model.device, total)
 
     def _link_s(self, choices: Sequence[Choice | None]) -> float:
@@ -147,21 +148,37 @@ class Walk:
         starts: dict[int, int] = {}
         ends: dict[int, int] = {}
         spans = zip(lifetimes.first.tolist(), lifetimes.last.tolist(), local_bytes, strict=True)
-        for first, last, size in spans:
+        for first, last, local in spans:
+            size = self.model.prices.buffer_bytes(local)
             if first != NO_POINT:
                 starts[first] = starts.get(first, 0) + size
                 ends[last] = ends.get(last, 0) + size
+        copies = self._copies(choices, local_bytes, starts, ends)
         live = peak = 0
         for point in range(len(choices) + 1):
             live += starts.get(point, 0)
-            copies = 0
-            if point < len(choices):
-                choice, op = choices[point], self.program.ops[point]
-                if choice is not None and not op.rule.fusible:
-                    copies = choice.temp_bytes
-            peak = max(peak, live + copies)
+            peak = max(peak, live + copies[point])
             live -= ends.get(point, 0)
         return peak
+
+    def _copies(
+        self, choices: Sequence[Choice | None], local_bytes: Sequence[int],
+        starts: dict[int, int], ends: dict[int, int],
+    ) -> list[int]:  # fmt: skip
+        """[points] moved copies of each op; those for a whole loop or branch are made to live."""
+        copies = [0] * (len(choices) + 1)
+        for op, choice in zip(self.program.ops, choices, strict=True):
+            if choice is None:
+                continue
+            if op.name not in SAME_BUFFER:
+                copies[op.index] = choice.temp_bytes
+            elif any(choice.operand_moves) or any(choice.result_moves):
+                buffer_bytes = self.model.prices.buffer_bytes
+                size = sum(buffer_bytes(local_bytes[v]) for v in op.results)
+                last = max(op.index, *[self.last[r] for r in op.body])
+                starts[op.index] = starts.get(op.index, 0) + size
+                ends[last] = ends.get(last, 0) + size
+        return copies
 
 
 class _Unfolded(Layouts):
@@ -213,25 +230,20 @@ def _claim(
     layout: Layout, state: State, bits: Sequence[dict[int, int]], axis_sizes: Sequence[int]
 ) -> Placement:
     """First listed wins: each axis goes to the first group of its list that can take it."""
-    left = [a.size for a in layout.atoms]
+    parts = [1] * len(layout.atoms)
     out: list[int] = []
-
-    def able(j: int, n: int) -> bool:
-        """Whether atom j divides, and everything on its major side is split to the end."""
-        whole = (left[k] == 1 for k in range(j) if layout.atoms[k].dim == layout.atoms[j].dim)
-        return layout.can_split(j, left[j], n) and all(whole)
-
     for entries, chosen, n in zip(state, bits, axis_sizes, strict=True):
         taken = WHOLE
         for entry in entries:
             if entry.scope == UPDATES and not layout.update:
                 continue
             candidates = [
-                j for j, a in enumerate(layout.atoms) if a.group == entry.group and able(j, n)
-            ]
+                j for j, a in enumerate(layout.atoms)
+                if a.group == entry.group and layout.can_split(j, parts, n)
+            ]  # fmt: skip
             if candidates:  # of two dims of one group the resolution picks, then the first
                 taken = min(candidates, key=lambda j: _against(layout.atoms[j], chosen))
-                left[taken] = -(-left[taken] // n)
+                parts[taken] *= n
                 break
         out.append(taken)
     return tuple(out)

@@ -1,1 +1,1 @@
-"""Stage 6: a plan as runnable JAX, checked against the compiler."""
+"""Stage 6: a plan as runnable JAX."""

@@ -13,7 +13,8 @@ import jax
 import jax.numpy as jnp
 
 from shardwright import _jax
-from shardwright.lowering.steps import Convolution, Exchange, partition_spec
+from shardwright.lowering.parts import on_parts
+from shardwright.lowering.steps import Convolution, Exchange
 
 
 def convolve(eqn: Any, args: list[Any], how: Convolution, mesh: Any) -> Any:
@@ -41,11 +42,7 @@ def convolve(eqn: Any, args: list[Any], how: Convolution, mesh: Any) -> Any:
         )  # fmt: skip
         return jax.lax.psum(out, how.partial) if how.partial else out
 
-    return jax.shard_map(
-        local, mesh=mesh, check_vma=False,
-        in_specs=tuple(map(partition_spec, how.operands)),
-        out_specs=partition_spec(how.result),
-    )(*args)  # fmt: skip
+    return on_parts(local, mesh, how.operands, how.result)(*args)
 
 
 def _with_neighbours(image: Any, exchange: Exchange, parts: int) -> Any:

@@ -14,11 +14,11 @@ from jax.sharding import AxisType, NamedSharding
 
 from shardwright import _jax
 from shardwright.errors import ShardwrightError
-from shardwright.lowering.apply import apply_steps
+from shardwright.lowering.apply import apply_steps, check_unchanged
 from shardwright.lowering.steps import Spec, Steps, partition_spec
 from shardwright.mesh import Mesh
 from shardwright.program.arguments import Signature
-from shardwright.program.tracing import trace_jaxpr
+from shardwright.program.tracing import build, trace_jaxpr
 
 
 def jax_mesh(mesh: Mesh, given: Any = None) -> Any:
@@ -184,16 +184,27 @@ class PlannedFunction:
 
     def eval_shape(self, /, *args: Any, **kwargs: Any) -> Any:
         """As jax.jit(fn).eval_shape."""
-        signature, _ = self._prepare(args, kwargs)
-        closed = trace_jaxpr(self.fn, signature, signature.leaves(args, kwargs))
+        signature, steps = self._prepare(args, kwargs)
+        closed = _traced(self.fn, signature, steps, signature.leaves(args, kwargs))
         return signature.output.build([_jax.struct(aval) for aval in closed.out_avals])
+
+
+def _traced(fn: Callable[..., Any], signature: Signature, steps: Steps, leaves: Any) -> Any:
+    """The closed jaxpr of a call; raises unless it still is the program that was planned.
+
+    A function may read a flag or a module that has changed since: sums that the plan defers would
+    then be multiplied, say.
+    """
+    closed = trace_jaxpr(fn, signature, leaves)
+    check_unchanged(steps, build(closed, signature))
+    return closed
 
 
 def flat_jit(fn: Callable[..., Any], signature: Signature, steps: Steps, mesh: Any) -> Any:
     """The planned function on flat lists of arrays."""
 
     def flat(*arrays: Any) -> list[Any]:
-        return apply_steps(trace_jaxpr(fn, signature, arrays), steps, mesh, arrays)
+        return apply_steps(_traced(fn, signature, steps, arrays), steps, mesh, arrays)
 
     flat.__name__ = signature.name
     return jax.jit(
@@ -229,7 +240,7 @@ def tree_jit(fn: Callable[..., Any], signature: Signature, steps: Steps, mesh: A
 
     def planned(*args: Any, **kwargs: Any) -> Any:
         leaves = signature.leaves(args, kwargs)
-        arrays = apply_steps(trace_jaxpr(fn, signature, leaves), steps, mesh, leaves)
+        arrays = apply_steps(_traced(fn, signature, steps, leaves), steps, mesh, leaves)
         return signature.output.build(arrays)
 
     planned.__name__ = signature.name

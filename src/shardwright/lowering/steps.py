@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from math import prod
 from typing import NamedTuple
 
@@ -10,13 +11,13 @@ from jax.sharding import PartitionSpec
 
 from shardwright.cost.model import CostModel, partitioned
 from shardwright.program.fingerprint import argument_types
-from shardwright.program.types import LITERAL, Op
-from shardwright.spmd.decisions import State
+from shardwright.program.types import EXIT_TIES, LITERAL, Op, Program
+from shardwright.spmd.decisions import Decisions
 from shardwright.spmd.follow import Choice, split_by
 from shardwright.spmd.ir import reduction_of
 from shardwright.spmd.layout import WHOLE, Layout, Placement
 from shardwright.spmd.moves import REDUCE_SCATTER, SLICE, Move
-from shardwright.spmd.opclass import NO_CLASS, adds_entries
+from shardwright.spmd.opclass import NO_CLASS, OpClass, adds_entries
 from shardwright.spmd.sums import Order, Sum, find_sums, passing_order
 
 Spec = tuple[tuple[str, ...], ...]  # axes per dim: hashable, JAX-free
@@ -30,7 +31,8 @@ class Partial:
     sizes: tuple[int, ...]
     dims: tuple[tuple[int | None, ...], ...]  # [operands][axes] the operand's dim that is split
     way: tuple[Spec, ...]  # of the result once it is summed: as produced, ..., as stored
-    scatter: int | None = None  # the dim over which the sum is scattered in one collective
+    # (axes, dim) of one reduce-scatter after the other, from the first placement to the second.
+    scatter: tuple[tuple[tuple[str, ...], int], ...] = ()
     onto: bool = False  # entries are added to the first operand: one part starts from it
 
     @property
@@ -41,7 +43,7 @@ class Partial:
     def in_order(self, order: Order) -> Partial:
         """Of the same sums with their dims in another order."""
         way = tuple(tuple(() if d is None else spec[d] for d in order) for spec in self.way)
-        scatter = None if self.scatter is None else order.index(self.scatter)
+        scatter = tuple((axes, order.index(dim)) for axes, dim in self.scatter)
         return replace(self, way=way, scatter=scatter)
 
 
@@ -81,15 +83,24 @@ class Step:
     numbers: tuple[tuple[int | None, ...], ...] | None = None
 
 
+class Exit(NamedTuple):
+    """How what a loop or branch gives back leaves its body."""
+
+    step: Step
+    slots: tuple[int | None, ...]  # [bodies] which operand of the step comes from it; None: literal
+
+
 @dataclass(frozen=True, slots=True)
 class Steps:
     """The whole program."""
 
     by_serial: dict[int, Step]
-    count: int  # of ops in the walk, dead ones included: the program must be the same
+    exits: dict[int, dict[int, Exit]]  # {loop or branch, by its number: {position: exit}}
+    count: int  # of ops in the walk, dead ones included
     inputs: tuple[Spec, ...]
     outputs: tuple[Spec, ...]
     types: dict[str, str]  # {argument path: type}
+    program: Program = field(compare=False, repr=False)  # what they are the steps of
 
 
 def spec_of(layout: Layout, placement: Placement, rank: int, names: tuple[str, ...]) -> Spec:
@@ -109,10 +120,10 @@ def partition_spec(spec: Spec) -> PartitionSpec:
     return PartitionSpec(*parts)
 
 
-def make_steps(model: CostModel, state: State) -> Steps:
-    """The steps of every live op of the program in this state."""
+def make_steps(model: CostModel, decisions: Decisions) -> Steps:
+    """The steps of every live op of the program as decided."""
     program, names = model.analysis.program, model.mesh.names
-    stored, choices = model.stored(state), model.choices(state)
+    stored, choices = model.stored(decisions), model.choices(decisions)
     layout_of = model.layouts.of_value.tolist()
     table = model.layouts.table
 
@@ -129,9 +140,13 @@ def make_steps(model: CostModel, state: State) -> Steps:
         return spec(value, stored[layout_of[value]])
 
     def path(value: int, moves: list[Move]) -> tuple[Spec, ...]:
-        return tuple(dict.fromkeys([spec(value, m.after) for m in moves])) if moves else ()
+        reached = [
+            m.after for m, after in zip_longest(moves, moves[1:])
+            if after is None or not m.kind == after.kind == REDUCE_SCATTER
+        ]  # fmt: skip
+        return tuple(dict.fromkeys([spec(value, placement) for placement in reached]))
 
-    deferred, after_loops = _deferred(model, state)
+    deferred, after_loops = _deferred(model, decisions)
     by_serial: dict[int, Step] = {}
     for op in program.ops:
         c = int(model.classes.of_op[op.index])
@@ -177,16 +192,31 @@ def make_steps(model: CostModel, state: State) -> Steps:
         for tie in (program.ops[i].serial for i in one.loop):
             by_serial[tie] = replace(by_serial[tie], carry=partial.in_order(leaf.order))
     return Steps(
-        by_serial, program.walk_length,
+        by_serial, _exits(program, by_serial), program.walk_length,
         tuple(stored_spec(v) for v in program.inputs),
         tuple(() if v == LITERAL else stored_spec(v) for v in program.outputs),
-        argument_types(program),
+        argument_types(program), program,
     )  # fmt: skip
 
 
-def _deferred(model: CostModel, state: State) -> tuple[set[int], list[Sum]]:
+def _exits(program: Program, by_serial: dict[int, Step]) -> dict[int, dict[int, Exit]]:
+    """The exits of every loop and branch."""
+    out: dict[int, dict[int, Exit]] = {}
+    for tie in program.ops:
+        if tie.name not in EXIT_TIES:
+            continue
+        slots: list[int | None] = []
+        for r in tie.body:
+            literal = program.regions[r].outputs[tie.position] == LITERAL
+            slots.append(None if literal else sum(s is not None for s in slots))
+        loop = program.ops[program.regions[tie.body[0]].op].serial
+        out.setdefault(loop, {})[tie.position] = Exit(by_serial[tie.serial], tuple(slots))
+    return out
+
+
+def _deferred(model: CostModel, decisions: Decisions) -> tuple[set[int], list[Sum]]:
     """(ops whose results stay partial sums, sums that are reduced after their loops)."""
-    program, given = model.analysis.program, partitioned(model, state)
+    program, given = model.analysis.program, partitioned(model, decisions)
     uses = program.uses()
     out: set[int] = set()
     after_loops: list[Sum] = []
@@ -214,9 +244,9 @@ def _partial(
     if not choice.partial or not op_class.at_once:
         return None
     axes = tuple(model.mesh.names[a] for a in choice.partial)
-    scatter = _scatter_dim(choice, axes, way)
+    scatter = _scatter(model, op_class, choice)
     atoms = {choice.claims[a] for a in choice.partial}
-    if not (deferred or len(atoms) > 1 or scatter is not None):
+    if not (deferred or len(atoms) > 1 or scatter):
         return None
     dims = []
     slots = iter(op_class.operands)
@@ -266,24 +296,27 @@ def _convolution(model: CostModel, op: Op, choice: Choice) -> Convolution | None
     return Convolution(tuple(operands), result, tuple(exchanges), partial)
 
 
-def _scatter_dim(choice: Choice, axes: tuple[str, ...], way: tuple[Spec, ...]) -> int | None:
-    """The dim that a sum over several axes is scattered to, where compilers would not.
+def _scatter(
+    model: CostModel, op_class: OpClass, choice: Choice
+) -> tuple[tuple[tuple[str, ...], int], ...]:
+    """(axes, dim) of the reduce-scatters of a sum over several axes, as `Partial` has them.
 
-    They turn an all-reduce and a slice into a reduce-scatter over one axis, but the TPU compiler
-    does not over several.
+    Compilers turn an all-reduce over one axis and a slice into a reduce-scatter by themselves.
     """
-    if len(axes) < 2 or choice.result_moves[0][0].kind != REDUCE_SCATTER:
-        return None
-    produced, scattered = way[0], way[1]
-    for d, (before, after) in enumerate(zip(produced, scattered, strict=True)):
-        if after == before + axes:
-            return d
-    return None
+    if len(choice.partial) < 2:
+        return ()
+    atoms, names, found = op_class.results[0].layout.atoms, model.mesh.names, []
+    for m in choice.result_moves[0]:
+        if m.kind == REDUCE_SCATTER:
+            on = [atoms[m.after[a]] for a in m.axes]
+            axes = sorted(zip([atom.place for atom in on], m.axes, strict=True))
+            found.append((tuple(names[a] for _, a in axes), on[0].dim))
+    return tuple(found)
 
 
-def border_specs(model: CostModel, state: State) -> tuple[list[Spec], list[Spec]]:
+def border_specs(model: CostModel, decisions: Decisions) -> tuple[list[Spec], list[Spec]]:
     """The placements of the arguments and of the results."""
-    program, stored = model.analysis.program, model.stored(state)
+    program, stored = model.analysis.program, model.stored(decisions)
 
     def spec(value: int) -> Spec:
         if value == LITERAL:

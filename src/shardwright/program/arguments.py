@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
@@ -203,9 +203,9 @@ def _argument_names(fn: Callable[..., Any], count: int) -> list[str]:
 
 def _numbers(what: str, argnums: int | Sequence[int], count: int) -> tuple[int, ...]:
     """Positions of arguments, counted from the front."""
-    argnums = (argnums,) if isinstance(argnums, int) else tuple(argnums)
-    for n in argnums:
-        if not isinstance(n, int):
+    every: tuple[Any, ...] = tuple(argnums) if isinstance(argnums, Iterable) else (argnums,)
+    for n in every:
+        if not isinstance(n, int | np.integer) or isinstance(n, bool):
             raise ShardwrightError(
                 f"{what} are positions of arguments, got {n!r}", try_=f"{what}=0, or (0, 2)"
             )
@@ -214,7 +214,7 @@ def _numbers(what: str, argnums: int | Sequence[int], count: int) -> tuple[int, 
                 f"{what} names argument {n} of a call with {count} positional arguments",
                 try_=f"a number from 0 to {count - 1}" if count else "no number",
             )
-    return tuple(sorted(n % count for n in argnums))
+    return tuple(sorted(int(n) % count for n in every))
 
 
 def _own_numbers(argnums: Sequence[int], count: int) -> set[int]:

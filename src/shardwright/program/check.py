@@ -10,11 +10,19 @@ from collections.abc import Iterator, Sequence
 
 from shardwright.errors import ShardwrightError
 from shardwright.program.text import format_op
-from shardwright.program.types import LITERAL, NO_OP, TOP, Op, Program, Region, Value
+from shardwright.program.types import (
+    ENTRY_TIES,
+    EXIT_TIES,
+    LITERAL,
+    NO_OP,
+    TOP,
+    Op,
+    Program,
+    Region,
+    Value,
+)
 from shardwright.rules.rule import PERMUTE
 
-ENTRY_TIES = ("scan.const", "scan.init", "scan.xs", "while.const", "while.init", "cond.operand")
-EXIT_TIES = ("scan.carry", "scan.ys", "while.carry", "cond.result")
 KINDS = ("scan", "while_cond", "while", "cond")
 
 

@@ -50,9 +50,10 @@ def scan(walk: Walk, eqn: Any, operands: list[int]) -> list[int]:
     outputs = walk.body(region, jaxpr, inputs)
     for i, (inner, outer) in enumerate(zip(outputs, results, strict=True)):
         if i < carries:
-            walk.tie(eqn, "scan.carry", [inner, inputs[consts + i]], [outer], body=[region])
+            both = [inner, inputs[consts + i]]
+            walk.tie(eqn, "scan.carry", both, [outer], body=[region], position=i)
         else:
-            walk.tie(eqn, "scan.ys", [inner], [outer], body=[region], stacked=1)
+            walk.tie(eqn, "scan.ys", [inner], [outer], body=[region], stacked=1, position=i)
     return results
 
 
@@ -72,8 +73,8 @@ def while_loop(walk: Walk, eqn: Any, operands: list[int]) -> list[int]:
         walk.tie(eqn, "while.init", [outer], both, body=regions)
     walk.body(regions[0], cond, cond_inputs)
     outputs = walk.body(regions[1], body, body_inputs)
-    for inner, carry, outer in zip(outputs, body_inputs[n_body:], results, strict=True):
-        walk.tie(eqn, "while.carry", [inner, carry], [outer], body=regions[1:])
+    for i, carried in enumerate(zip(outputs, body_inputs[n_body:], strict=True)):
+        walk.tie(eqn, "while.carry", carried, [results[i]], body=regions[1:], position=i)
     return results
 
 
@@ -89,9 +90,9 @@ def cond(walk: Walk, eqn: Any, operands: list[int]) -> list[int]:
         walk.body(region, branch, given)
         for region, branch, given in zip(regions, branches, inputs, strict=True)
     ]
-    for *inner, outer in zip(*outputs, results, strict=True):
-        if any(v != LITERAL for v in inner):
-            walk.tie(eqn, "cond.result", inner, [outer], body=regions)
+    for i, given_back in enumerate(zip(*outputs, strict=True)):
+        if any(v != LITERAL for v in given_back):
+            walk.tie(eqn, "cond.result", given_back, [results[i]], body=regions, position=i)
     return results
 
 

@@ -17,6 +17,7 @@ from shardwright.program.arguments import Signature, asks_which, sign
 from shardwright.program.regions import REGION_OPS
 from shardwright.program.source import is_user_code
 from shardwright.program.types import (
+    CARRIES,
     LITERAL,
     NO_CALL,
     NO_OP,
@@ -27,6 +28,7 @@ from shardwright.program.types import (
     Region,
     UserPin,
     Value,
+    format_type,
 )  # fmt: skip
 from shardwright.rules.registry import lookup
 from shardwright.rules.rule import NOTHING, OpShape, Rule, TensorShape, einsum
@@ -39,6 +41,7 @@ CALLS = {
     "remat_opt": "fwd_jaxpr", "xla_metadata_call": "jaxpr",
     "remat2": "jaxpr", "checkpoint": "jaxpr", "remat": "jaxpr",
 }  # fmt: skip
+MOST_BYTES = 2**53  # of one array before it is split: 9 PB, more than any cluster holds
 # Primitives that only say how a value is split: the parameter, and what the user wrote.
 PINS = {
     "sharding_constraint": ("sharding", "with_sharding_constraint"),
@@ -48,7 +51,6 @@ OUT_SHARDINGS = ("out_sharding", "sharding")  # parameters of any other op under
 REMATS = ("remat2", "checkpoint", "remat")
 # Calls with derivatives or batching of their own, which expect the arguments and results they had.
 CUSTOM = ("custom_jvp_call", "custom_vjp_call", "custom_vmap_call")
-CARRIES = ("scan.carry", "while.carry")  # what comes round again is always needed
 
 
 @asks_which
@@ -162,7 +164,19 @@ def build(closed: Any, signature: Signature) -> Program:
         {}, walk.pins, length, signature,
     )  # fmt: skip
     program.aliases = donated_aliases(program)
+    _check_sizes(program)
     return program
+
+
+def _check_sizes(program: Program) -> None:
+    """Raises for an array larger than all memory there is: sums of bytes would overflow."""
+    most = max(program.values, key=lambda v: v.bytes, default=None)
+    if most is not None and most.bytes > MOST_BYTES:
+        raise ShardwrightError(
+            f"{program.name} has an array of {most.bytes:.3g} bytes, {format_type(most.type)}",
+            at=program.where(most.index),
+            try_=f"smaller shapes: at most {MOST_BYTES:.3g} bytes in one array",
+        )
 
 
 class Walk:
@@ -209,12 +223,12 @@ class Walk:
             outside, self.transposed = self.transposed, self.backward(eqn)
             if name in CALLS and CALLS[name] in eqn.params:
                 results = self.call(eqn, name, operands)
+            elif (inner := _jax.opened(eqn)) is not None:
+                results = self.inlined(eqn, inner, operands, by_jax=True)
             elif name in REGION_OPS:
                 results = REGION_OPS[name](self, eqn, operands)
             elif name == "custom_linear_solve":
                 results = self.linear_solve(eqn, operands)
-            elif (inner := _jax.opened(eqn)) is not None:
-                results = self.inlined(eqn, inner, operands, by_jax=True)
             else:
                 results = self.op(eqn, name, operands)
             self.transposed = outside
@@ -364,8 +378,8 @@ class Walk:
 
     def drop_dead(self, outputs: Sequence[int]) -> None:
         """Drops ops that nothing needs and values that nothing names, and renumbers both."""
-        tests = [v for r in self.regions if r.kind == "while_cond" for v in r.outputs]
-        self.ops = live_ops(self.ops, [*outputs, *tests], len(self.values))
+        self.ops = live_ops(self.ops, self.regions, outputs, len(self.values))
+        self._drop_regions()
         named = [False] * (len(self.values) + 1)  # the last entry stands for literals
         for op in self.ops:
             for v in op.operands:
@@ -394,9 +408,19 @@ class Walk:
         self.pins = [replace(p, value=place[p.value]) for p in self.pins if place[p.value] >= 0]
         self.values = live
 
+    def _drop_regions(self) -> None:
+        """Drops the bodies of loops and branches that are gone, and renumbers the others."""
+        used = {r for op in self.ops for r in op.body}
+        self.regions = [r for r in self.regions if r.index == TOP or r.index in used]
+        number = {r.index: i for i, r in enumerate(self.regions)}
+        for region in self.regions:
+            region.index, region.parent = number[region.index], number[region.parent]
+        for op in self.ops:
+            op.region, op.body = number[op.region], tuple([number[r] for r in op.body])
+
     def tie(
         self, eqn: Any, name: str, operands: Sequence[int], results: Sequence[int], *,
-        body: Sequence[int] = (), stacked: int = -1,
+        body: Sequence[int] = (), stacked: int = -1, position: int = 0,
     ) -> None:  # fmt: skip
         """An op that says these values are one array; `stacked` has an extra leading dim.
 
@@ -409,33 +433,53 @@ class Walk:
         rank = min(len(t.shape) for t in types)
         same = list(range(rank))
         dims = [["layer", *same] if i == stacked else same for i in range(len(types))]
-        key = ("tie", tuple(types), stacked, len(operands))
+        leader = len(operands) - 1 if name in CARRIES else None  # what came into the round
+        key = ("tie", tuple(types), stacked, len(operands), leader)
         rule = self._rules.get(key)
         if rule is None:
             shape = OpShape(name, tuple(types[: len(operands)]), tuple(types[len(operands) :]), {})
             rule = self._rules[key] = einsum(
                 shape, dims[: len(operands)], dims[len(operands) :], replicate=["layer"],
-                unit=NOTHING, work=0.0, fusible=True,
+                unit=NOTHING, work=0.0, fusible=True, leader=leader,
             )  # fmt: skip
-        index = self.append(eqn, name, operands, results, rule, tie=True, body=tuple(body))
+        index = self.append(
+            eqn, name, operands, results, rule, tie=True, body=tuple(body), position=position
+        )
         for v in results:
             self.values[v].op = index
 
 
-def live_ops(ops: list[Op], outputs: Sequence[int], count: int) -> list[Op]:
-    """The ops that a result or an effect needs; loops and branches are kept."""
+def live_ops(
+    ops: list[Op], regions: Sequence[Region], outputs: Sequence[int], count: int
+) -> list[Op]:
+    """The ops that a result or an effect needs; of a loop that is needed all that it carries."""
     needed = [False] * (count + 1)  # the last entry stands for literals
     for v in outputs:
         needed[v] = True
+    running: set[int] = {NO_OP}  # loops and branches that are needed, and the function itself
     kept: list[Op] = []
-    for op in reversed(ops):
-        if (
-            op.is_region or op.name in CARRIES or (op.eqn is not None and op.eqn.effects)
-            or any(needed[v] for v in op.results)
-        ):  # fmt: skip
+    before = 0
+    while len(running) > before:  # what a loop needs of its next round stands behind its use
+        before = len(running)
+        kept = []
+        for op in reversed(ops):
+            home = [regions[r].op for r in op.body[:1]]  # of a tie; of a loop or branch itself
+            effect = op.eqn is not None and op.eqn.effects and not op.tie
+            live = any(needed[v] for v in op.results) or effect or op.index in running
+            if not live and not (op.name in CARRIES and running.issuperset(home)):
+                continue
+            kept.append(op)
+            running.update(home)
+            region = op.region
+            while effect and region != TOP:
+                running.add(regions[region].op)
+                region = regions[region].parent
             for v in op.operands:
                 needed[v] = True
-            kept.append(op)
+        for r in regions:
+            if r.kind == "while_cond" and r.op in running:
+                for v in r.outputs:
+                    needed[v] = True
     kept.reverse()
     return kept
 

@@ -18,6 +18,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+import jax
+
 from shardwright import _jax
 from shardwright.program.source import user_frame
 from shardwright.rules.rule import PASS, Rule, TensorShape
@@ -62,14 +64,14 @@ class Op:
     """One primitive applied to values."""
 
     __slots__ = (
-        "body", "caller", "custom", "eqn", "index", "name", "operands", "region", "remat",
-        "results", "rule", "serial", "tie", "transposed",
+        "body", "caller", "custom", "eqn", "index", "name", "operands", "position", "region",
+        "remat", "results", "rule", "serial", "tie", "transposed",
     )  # fmt: skip
 
     def __init__(
         self, index: int, name: str, operands: tuple[int, ...], results: tuple[int, ...],
         rule: Rule, *, region: int, remat: int, custom: int, transposed: bool, eqn: Any,
-        caller: Any, body: tuple[int, ...] = (), tie: bool = False,
+        caller: Any, body: tuple[int, ...] = (), tie: bool = False, position: int = 0,
     ) -> None:  # fmt: skip
         self.index = index
         self.serial = index  # its number in the walk over the jaxpr, dead ops included
@@ -85,6 +87,7 @@ class Op:
         self.caller = caller  # the equation in the user's code when JAX's own code wrote eqn
         self.body = body  # the regions of a loop or branch, or those that a tie leads into
         self.tie = tie  # joins values inside and outside a region; computes nothing
+        self.position = position  # of a tie: which result of the loop or branch it gives
 
     @property
     def is_region(self) -> bool:
@@ -93,8 +96,8 @@ class Op:
 
     @property
     def operand_region(self) -> int:
-        """Where its operands are moved: what a loop stacks up is moved in every round."""
-        return self.body[0] if self.name == "scan.ys" else self.region
+        """Where its operands are moved: what leaves a round of a loop is moved in every round."""
+        return self.body[0] if self.name in LEAVES_ROUND else self.region
 
     @property
     def result_region(self) -> int:
@@ -220,6 +223,11 @@ class Program:
         return format_program(self)
 
 
+CARRIES = ("scan.carry", "while.carry")
+LEAVES_ROUND = (*CARRIES, "scan.ys")  # ties through which a value leaves one round of a loop
+ENTRY_TIES = ("scan.const", "scan.init", "scan.xs", "while.const", "while.init", "cond.operand")
+EXIT_TIES = (*LEAVES_ROUND, "cond.result")
+
 LONGEST_RECIPE = 16  # ops; what takes more is worth keeping
 
 
@@ -247,6 +255,8 @@ _SIZED = re.compile(r"[a-z]+(?=\d)")
 
 
 def format_type(type_: TensorShape) -> str:
-    """f32[8,16]"""
+    """f32[8,16]; f0[8] for the tangent of integers, which holds nothing."""
+    if type_.dtype == jax.dtypes.float0:
+        return f"f0[{','.join(map(str, type_.shape))}]"
     name = _SIZED.sub(lambda m: _SHORT.get(m[0], m[0]), str(type_.dtype), count=1)
     return f"{name}[{','.join(map(str, type_.shape))}]"

@@ -1,1 +1,1 @@
-"""Plans for people: text, explanations, differences, HTML. Pure functions of a plan's record."""
+"""Stage 8: plans for people: text, explanations, differences, HTML. Pure functions of a record."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from shardwright.report.facts import notes
 from shardwright.report.words import change, columns, human_bytes, human_seconds, times
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def format_check(check: Check) -> str:
             for c in moves
         ]  # fmt: skip
         lines += ["data moves", columns(rows, right=(0, 3, 4))]
+    lines += [f"note: {note}" for note in notes(check.plan.record)]
     lines += [f"warning: {w}" for w in check.warnings]
     better = check.better
     if better is not None:

@@ -7,11 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shardwright.errors import ShardwrightError
-from shardwright.report.facts import Record, mesh_sizes, mesh_text
+from shardwright.report.facts import Record, device_count, mesh_sizes, mesh_text
 from shardwright.report.words import spec_text
 
 _INDEX = re.compile(r"\[\d+\]")
+_PROSE = re.compile(r"[\w<>. =-]*")  # text that ends no comment and no docstring
 
+# {name}, {fn} and {mesh} are prose and stand bare; everything else is the repr of a value.
 SNIPPET = '''"""How {name} is split over {mesh} ({count} devices). Needs only JAX.
 
 Arguments and results are split as planned; what lies between them is left to XLA, which may
@@ -19,7 +21,7 @@ choose otherwise than the plan (Shardwright's `plan.jit` also pins the inside).
 
     mesh = make_mesh()
     args = place(mesh, *args)            # arrays on their devices
-    step = jit({name}, mesh, *args)
+    step = jit({fn}, mesh, *args)
     results = step(*args)
 """
 
@@ -87,9 +89,12 @@ def in_shardings(mesh, *args):
 
 def place(mesh, *args, **kwargs):
     """The arguments on their devices; (args, kwargs) if there are keyword arguments."""
+    donated = [ARGUMENTS[i] for i in DONATED]  # copied: the caller's own arrays stay
 
     def put(path, leaf):
         sharding = find(mesh, SPECS, path, leaf)
+        if path[0].key in donated and isinstance(leaf, jax.Array):
+            leaf = jax.numpy.copy(leaf)
         return leaf if sharding is None else jax.device_put(leaf, sharding)
 
     placed = jax.tree_util.tree_map_with_path(put, named(args, kwargs))
@@ -129,10 +134,6 @@ def jit(fn, mesh, *args, **kwargs):
 
 def to_python(record: Record) -> str:
     """A self-contained module with the mesh, the specs by path, and how to use them."""
-    sizes = mesh_sizes(record)
-    count = 1
-    for size in sizes.values():
-        count *= size
     call = record["call"]
     if call is None:
         raise ShardwrightError(
@@ -140,12 +141,20 @@ def to_python(record: Record) -> str:
             f" version {record['version']}",
             try_="plan.bind(fn, *args).to_python(), or plan again and save",
         )
+    program = record["program"]
     return SNIPPET.format(
-        name=record["program"], mesh=mesh_text(record), count=count, axes=sizes,
+        name=_prose(program, "the function"), fn=program if program.isidentifier() else "fn",
+        mesh=_prose(mesh_text(record), "the axes below"), count=device_count(record),
+        axes=mesh_sizes(record),
         arguments=tuple(call["arguments"]), static=tuple(call["static"]),
         donated=tuple(call["donated"]), specs=_table(record["specs"]),
         results=_table(record["result_specs"]),
     )  # fmt: skip
+
+
+def _prose(text: str, otherwise: str) -> str:
+    """A name from the plan where it is only read; another word for one that is not plain."""
+    return text if _PROSE.fullmatch(text) else otherwise
 
 
 def starred(specs: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from shardwright.report.facts import (
     Baseline,
     Record,
+    are_pinned,
     bound,
     cost_of,
     device_count,
@@ -19,6 +20,7 @@ from shardwright.report.facts import (
     mesh_sizes,
     movements,
     next_best,
+    notes,
     ranked_baselines,
     warnings,
 )  # fmt: skip
@@ -49,7 +51,7 @@ def explain(record: Record) -> str:
     """Why it is split like this: pattern, bound, movements, memory, what else was possible."""
     sections = (
         ("What", _what), ("Time", _time), ("Movements", _movements), ("Memory", _memory),
-        ("Instead", _instead), ("Proof", _proof), ("Warnings", warnings),
+        ("Instead", _instead), ("Proof", _proof), ("Notes", notes), ("Warnings", warnings),
     )  # fmt: skip
     blocks = []
     for title, section in sections:
@@ -66,7 +68,8 @@ def _what(record: Record) -> Iterator[str]:
         yield "Every device computes the whole step: moving data would cost more than it saves."
     same = matching_baseline(record)
     if same:
-        yield f"This costs exactly what {same.name} costs."
+        pins = " under the same pins" * are_pinned(record)
+        yield f"This costs exactly what {same.name} costs{pins}."
     split, whole, total = argument_bytes(record)
     if total:
         yield (
@@ -180,10 +183,10 @@ def _compared(record: Record, other: Baseline) -> str:
     head = f"{other.name} fits and would take {human_seconds(theirs.step_s)}"
     compute, links = theirs.compute_s - cost.compute_s, theirs.link_s - cost.link_s
     if theirs.step_s < cost.step_s:
-        why = "Your tactics do not allow it" if record["options"].get("tactics") else "Not chosen"
-        return (
-            f"{head}, {change(theirs.step_s, cost.step_s)}. {why}: search without them to get it."
-        )
+        why = "The search was interrupted before it"
+        if record["options"].get("tactics"):  # pins bind all, so a strategy in them stands against
+            why = "Your tactics do not allow it: search without them to get it"
+        return f"{head}, {change(theirs.step_s, cost.step_s)}. {why}."
     parts = [
         f"{human_seconds(abs(delta))} {'more' if delta > 0 else 'less'} {what}"
         for what, delta in (("on the links", links), ("of compute", compute))

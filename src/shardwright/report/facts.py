@@ -96,17 +96,29 @@ def bound(record: Record) -> str:
     return "compute-bound" if cost.compute_s >= cost.link_s else "link-bound"
 
 
+def constraints(record: Record) -> str:
+    """Who limits what the search may do, in words; empty when nobody does."""
+    given = ["your tactics"] if record["options"].get("tactics") else []
+    if record["search"].get("pins_in_code"):
+        given.append("the shardings in your code")
+    return " and ".join(given)
+
+
+def are_pinned(record: Record) -> bool:
+    """Whether pins bind the search, and with it the named tactics that are priced beside it."""
+    binding = ("Pin(", "Replicate(", "Limit(")
+    asked = any(tactic.startswith(binding) for tactic in record["options"].get("tactics", ()))
+    return asked or bool(record["search"].get("pins_in_code"))
+
+
 def ranked_baselines(record: Record) -> list[Baseline]:
     """The named tactics that apply, fastest first; equal costs are one row, shortest name first."""
     limit = limit_bytes(record)
     by_cost: dict[tuple[float, float, int], list[str]] = {}
     for name, row in record["baselines"].items():
         if not isinstance(row, str):
-            key = (
-                float(f"{row['compute_s']:.6g}"),
-                float(f"{row['link_s']:.6g}"),
-                row["peak_bytes"],
-            )
+            cost = Cost(**row)
+            key = (float(f"{cost.compute_s:.6g}"), float(f"{cost.link_s:.6g}"), cost.peak_bytes)
             by_cost.setdefault(key, []).append(name)
     rows = []
     for names in by_cost.values():
@@ -184,6 +196,11 @@ def movements(record: Record) -> list[Movement]:
             known.seconds + c["count"] * c["seconds"],
         )  # fmt: skip
     return sorted(out.values(), key=lambda m: (-m.seconds, m.kind, m.axes))
+
+
+def notes(record: Record) -> list[str]:
+    """What was assumed about the links, what could not be followed, what ended the search."""
+    return list(record.get("notes", ()))
 
 
 def warnings(record: Record) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shardwright.report.facts import Record, matching_baseline
+from shardwright.report.facts import Record, are_pinned, matching_baseline
 
 BATCH, SEQUENCE, DATA = "batch", "sequence", "data"  # dims of what is not a parameter
 RESIDUAL, HIDDEN, EXPERTS = "residual", "hidden", "experts"
@@ -30,7 +30,7 @@ def pattern(record: Record) -> str:
 def also_known_as(record: Record) -> str:
     """The named tactic with exactly this cost, or nothing."""
     same = matching_baseline(record)
-    return same.name if same else ""
+    return f"{same.name}{', pinned' * are_pinned(record)}" if same else ""
 
 
 def axis_pattern(entries: list[dict[str, Any]], named: dict[str, str]) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from shardwright.report.facts import (
     Record,
+    are_pinned,
     bound,
+    constraints,
     cost_of,
     device_count,
     entry_notes,
@@ -15,6 +17,7 @@ from shardwright.report.facts import (
     mesh_shapes,
     mesh_sizes,
     mesh_text,
+    notes,
     ranked_baselines,
     same_cost,
     warnings,
@@ -38,7 +41,7 @@ LEAST = 1e-3  # smaller parts of the peak are not shown
 
 
 def format_plan(record: Record) -> str:
-    """The plan on one screen: decisions, cost, memory, movements, comparison, proof, warnings."""
+    """The plan on one screen: decisions, cost, memory, movements, comparison, proof, notes."""
     blocks = [
         f"{record['program']} on {device_count(record)} x {record['device']['name']},"
         f" mesh {mesh_text(record)}",
@@ -49,9 +52,9 @@ def format_plan(record: Record) -> str:
         format_baselines(record),
         format_certificate(record),
     ]
-    told = warnings(record)
-    if told:
-        blocks.append("\n".join(f"warning: {line}" for line in told))
+    told = [f"note: {line}" for line in notes(record)]
+    told += [f"warning: {line}" for line in warnings(record)]
+    blocks.append("\n".join(told))
     text = "\n\n".join(block for block in blocks if block)
     return "\n".join(_clipped(line) for line in text.splitlines())
 
@@ -86,7 +89,7 @@ def format_decisions(record: Record) -> str:
     text += columns(rows, right=(2,)) if rows else "  nothing is split"
     if record["overrides"]:
         text += "\n\nbut these are kept in another way\n" + columns(_overrides(record))
-    return "\n".join([text, *(f"  {note}" for note in record.get("notes", ()))])
+    return text
 
 
 def _overrides(record: Record) -> list[tuple[str, str]]:
@@ -186,7 +189,7 @@ def format_baselines(record: Record, most: int = BASELINES) -> str:
     tail += [f"{missing} do{'es' * (missing == 1)} not apply" if missing else ""]
     note = "; ".join(t for t in tail if t)
     return (
-        "against the named tactics\n"
+        f"against the named tactics{' under the same pins' * are_pinned(record)}\n"
         + columns(table, right=(1, 2))
         + (f"\n  ... {note}" if note else "")
     )
@@ -195,9 +198,8 @@ def format_baselines(record: Record, most: int = BASELINES) -> str:
 def format_certificate(record: Record) -> str:
     """How good the plan provably is, in words."""
     proof = record["certificate"]
-    space = (
-        "what your tactics leave open" if record["options"].get("tactics") else "the search space"
-    )
+    given = constraints(record)
+    space = f"what {given} leave open" if given else "the search space"
     if proof["kind"] == "optimal":
         return f"proof: optimal; under the cost model nothing in {space} is faster and fits"
     if proof["kind"] == "gap" and proof["gap"] is not None:

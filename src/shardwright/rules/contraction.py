@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from shardwright.rules.precision import precision_of
 from shardwright.rules.registry import register
 from shardwright.rules.rule import MATRIX, OpShape, Rule, einsum
 
@@ -23,7 +24,10 @@ def _dot(op: OpShape, dimension_numbers: Any) -> tuple[list[Any], list[Any], lis
 @register("dot_general")
 def _dot_general(op: OpShape) -> Rule:
     lhs, rhs, out, contracted = _dot(op, op.params["dimension_numbers"])
-    return einsum(op, [lhs, rhs], [out], reduce=contracted, unit=MATRIX, work=2.0)
+    return einsum(
+        op, [lhs, rhs], [out], reduce=contracted, unit=MATRIX, work=2.0,
+        precision=precision_of(op.params.get("precision")),
+    )  # fmt: skip
 
 
 @register("scaled_dot")
@@ -78,4 +82,5 @@ def _ragged_dot_general(op: OpShape) -> Rule:
     return einsum(
         op, [lhs, rhs, group_sizes, *more], [out],
         reduce=reduce, replicate=whole, unit=MATRIX, work=work,
+        precision=precision_of(op.params.get("precision")),
     )  # fmt: skip

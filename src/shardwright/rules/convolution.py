@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from shardwright.rules.precision import precision_of
 from shardwright.rules.registry import register
 from shardwright.rules.rule import MATRIX, OpShape, Rule, einsum, with_work
 from shardwright.rules.windows import halo
@@ -73,6 +74,7 @@ def _conv(op: OpShape) -> Rule:
     rule = einsum(
         op, [left, right], [result],
         reduce=reduce, permute=permute, replicate=replicate, sizes=sizes, unit=MATRIX, halos=halos,
+        maps=False, precision=precision_of(p.get("precision")),
     )  # fmt: skip
     kernel_points = math.prod(rhs_shape) // rhs_shape[rhs[0]]
     return with_work(rule, 2 * math.prod(out_shape) * kernel_points)

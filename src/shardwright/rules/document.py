@@ -31,6 +31,11 @@ price:
 | permutation | windows exchange rows; else another dim is split meanwhile | `permutation={j}` |
 | need-replication | not possible: the dim is gathered first | `need_replication={j}` |
 
+`even={j}` goes with any kind: every device must hold equally much of the factor. Dims that no axis
+divides are padded where that pays, but not along such a factor: what pads it would be read, written
+or counted (entries of a gather or scatter, the dim of an argmax), or the op is computed in parts of
+one size.
+
 Each line below is compiled by XLA in the tests, once per factor, and compared with Shardy's rule;
 where either differs, `tests/rules` says why.
 Work is counted as `work` x (product of all factor sizes) operations on the named unit; `fused` ops

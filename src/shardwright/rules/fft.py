@@ -19,4 +19,5 @@ def _fft(op: OpShape) -> Rule:
     result = [d if n == m else ("out", d) for d, (n, m) in enumerate(zip(shape, out, strict=True))]
     whole = [*operand[batch:], *result[batch:]]
     operations = 5 * math.log2(max(2, math.prod(lengths))) * math.prod(shape)
-    return with_work(einsum(op, [operand], [result], replicate=whole, linear=(0,)), operations)
+    rule = einsum(op, [operand], [result], replicate=whole, linear=(0,), even=operand)
+    return with_work(rule, operations)

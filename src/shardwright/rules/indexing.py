@@ -1,4 +1,7 @@
-"""Gather, scatter and dynamic slices: indexed dims are masked locally, the rest passes."""
+"""Gather, scatter and dynamic slices: indexed dims are masked locally, the rest passes.
+
+Entries are shared evenly: XLA reads and writes what pads them too.
+"""
 
 from __future__ import annotations
 
@@ -44,6 +47,7 @@ def _gather(op: OpShape) -> Rule:
     return einsum(
         op, [operand, indices], [result],
         reduce=reduce, replicate=replicate, unit=NOTHING, work=0.0, linear=(0,),
+        even=indices[:-1],
     )  # fmt: skip
 
 
@@ -82,7 +86,7 @@ def _scatter(op: OpShape) -> Rule:
         op, [operand, indices, updates], [operand],
         reduce={} if kind is None else dict.fromkeys(combined, kind), replicate=replicate,
         linear=(0, 2) if kind == "add" else (),
-        unit=NOTHING if op.name == "scatter" else VECTOR, work=0.0,
+        unit=NOTHING if op.name == "scatter" else VECTOR, work=0.0, even=indices[:-1],
     )  # fmt: skip
     return rule if op.name == "scatter" else with_work(rule, math.prod(update_shape))
 
@@ -106,14 +110,16 @@ def _dynamic_slice(op: OpShape) -> Rule:
 @register("dynamic_update_slice")
 def _dynamic_update_slice(op: OpShape) -> Rule:
     operand, update = op.dims(0), op.dims(1)
-    replicate = []
+    replicate, written = [], []
     for d, (n, m) in enumerate(zip(op.operands[0].shape, op.operands[1].shape, strict=True)):
         if n == m:
             update[d] = operand[d]
         elif m > 1:  # one entry is a masked local update (a key-value cache); more are not
             replicate += [operand[d], update[d]]
+        else:
+            written.append(operand[d])
     starts: list[Any] = [[] for _ in op.operands[2:]]
     return einsum(
         op, [operand, update, *starts], [operand],
-        replicate=replicate, unit=NOTHING, work=0.0, linear=(0, 1),
+        replicate=replicate, unit=NOTHING, work=0.0, linear=(0, 1), even=written,
     )  # fmt: skip

@@ -44,7 +44,7 @@ def _triangular_solve(op: OpShape) -> Rule:
     solved = ["solved", "column"] if op.params["left_side"] else ["column", "solved"]
     return einsum(
         op, [[*batch, "row", "solved"], [*batch, *solved]], [[*batch, *solved]],
-        replicate=["row", "solved"], unit=MATRIX, work=1.0,
+        replicate=["row", "solved"], unit=MATRIX, work=1.0, even=[*batch, "column"],
     )  # fmt: skip
 
 

@@ -29,6 +29,7 @@ def _reduce(op: OpShape, axes: tuple[int, ...], kind: str | None, tensors: int =
         reduce={} if kind is None else dict.fromkeys(axes, kind),
         replicate=axes if kind is None else (),
         linear=(0,) if op.name == "reduce_sum" else (),
+        even=axes if kind in ("argmax", "argmin") else (),
     )  # fmt: skip
 
 

@@ -81,13 +81,21 @@ class Rule:
     opaque: bool = False  # nothing is known: reported
     additive: bool = False  # the result is the sum of its linear operands, not their product
     halos: tuple[Halo, ...] = ()  # of permutation factors that are windows
+    # Factors of which every device must hold equally much: what pads a part would be seen.
+    even: tuple[int, ...] = ()
+    maps: bool = True  # a batch of it is as fast as that many: a batch of convolutions is not
+    # The operand whose sharding the op has: what a loop hands to its next round is what it got.
+    leader: int | None = None
+    # How exactly a dot multiplies (rules/precision.py): it decides the rate, not how dims meet.
+    precision: str = "default"
 
     @property
     def slots(self) -> tuple[tuple[Dim, ...], ...]:
         return self.operands + self.results
 
     def __str__(self) -> str:
-        return format_rule(self)
+        exact = "" if self.precision == "default" else f" precision={self.precision}"
+        return format_rule(self) + exact
 
 
 _LETTERS = "ijklmnopqrstuvwxyzabcdefgh"
@@ -99,12 +107,18 @@ def factor_name(factor: int) -> str:
     return _LETTERS[letter] + (str(round_) if round_ else "")
 
 
+def factor_names(rule: Rule) -> dict[int, str]:
+    """{factor: its letter in the printed rule}, lettered in order of first appearance."""
+    order = dict.fromkeys(f for slot in rule.slots for dim in slot for f in dim)
+    return {f: factor_name(n) for n, f in enumerate(order)}
+
+
 def format_rule(rule: Rule) -> str:
     """([i,k],[k,j])->([i,j]) {i=8,k=16,j=32} reduction={k}: Shardy's way to print it."""
-    order: dict[int, str] = {}
+    order = factor_names(rule)
 
     def dim(factors: Dim) -> str:
-        return "".join(order.setdefault(f, factor_name(len(order))) for f in factors) or "1"
+        return "".join(order[f] for f in factors) or "1"
 
     def side(slots: tuple[tuple[Dim, ...], ...]) -> str:
         return ",".join("[" + ",".join(dim(d) for d in slot) + "]" for slot in slots)
@@ -119,6 +133,8 @@ def format_rule(rule: Rule) -> str:
     for kind, names in by_kind.items():
         title = {PERMUTE: "permutation", REPLICATE: "need_replication", "add": "reduction"}
         text += f" {title.get(kind, 'reduction_' + kind)}={{{','.join(names)}}}"
+    even = [name for f, name in order.items() if f in rule.even]
+    text += f" even={{{','.join(even)}}}" if even else ""
     return text + (" opaque" if rule.opaque else "")
 
 
@@ -144,6 +160,10 @@ def einsum(
     opaque: bool = False,
     additive: bool = False,
     halos: Mapping[Any, tuple[int, int, int]] | None = None,
+    even: Iterable[Any] = (),
+    maps: bool = True,
+    leader: int | None = None,
+    precision: str = "default",
 ) -> Rule:
     """The rule that these dim labels spell.
 
@@ -151,7 +171,8 @@ def einsum(
     minor; their sizes must be given in `sizes`). Equal labels are one factor. Dims of size 1
     get no factor. `reduce` maps labels to reductions ("add" when only listed). A permutation
     factor has the size given in `sizes`, or the largest of its dims. `halos` maps labels of
-    windows to (rows of the first operand, rows needed before, rows needed behind).
+    windows to (rows of the first operand, rows needed before, rows needed behind). `even` lists
+    labels of which no part may be padded.
     """
     known: dict[Any, int] = dict(sizes or {})
     reductions = dict(reduce) if isinstance(reduce, Mapping) else dict.fromkeys(reduce, "add")
@@ -217,6 +238,8 @@ def einsum(
         operand_dims, result_dims, tuple(factor_sizes), tuple(kinds),
         unit, work, fusible, linear, opaque, additive,
         tuple(Halo(index[label], *rows) for label, rows in (halos or {}).items() if label in index),
+        tuple(sorted(index[label] for label in set(even) if label in index)),
+        maps, leader, precision,
     )  # fmt: skip
 
 

@@ -79,8 +79,9 @@ def _slice(op: OpShape) -> Rule:
         else:
             permute.append(d)
     return view(
-        op, [operand], [result], permute=permute, reduce=reduce, replicate=replicate, sizes=sizes
-    )
+        op, [operand], [result],
+        permute=permute, reduce=reduce, replicate=replicate, sizes=sizes, even=reduce,
+    )  # fmt: skip
 
 
 @register("pad")

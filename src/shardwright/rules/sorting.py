@@ -25,7 +25,7 @@ def _top_k(op: OpShape) -> Rule:
     along %= rank
     dims = list(range(rank))
     best = [d if d != along else "best" for d in dims]
-    rule = einsum(op, [dims], [best] * len(op.results), replicate=[along, "best"])
+    rule = einsum(op, [dims], [best] * len(op.results), replicate=[along, "best"], even=dims)
     # The k best are found in one pass over the dim: the work does not grow with k x n.
     comparisons = math.log2(max(2, op.params["k"])) * math.prod(op.operands[0].shape)
     return with_work(rule, comparisons)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import permutations
 
 from shardwright.search.tactics import (
@@ -67,22 +67,41 @@ def compositions(names: tuple[str, ...]) -> Iterator[tuple[Tactic, ...]]:
                 yield (first, second, Megatron(c), SequenceParallel(c))
 
 
-def compose(context: Context, tactics: tuple[Tactic, ...]) -> State | NotApplicable:
-    """The state that a composition stands for, or why it does not apply."""
-    state = empty(len(context.model.mesh.sizes))
+def compose(
+    context: Context,
+    tactics: tuple[Tactic, ...],
+    pins: State,
+    allowed: Callable[[int, int], bool],
+) -> State | NotApplicable:
+    """The state that a composition stands for behind the pins, or why it does not apply."""
+    state = pins
     for tactic in tactics:
         axis = context.axis(tactic.axis)  # type: ignore[attr-defined]
         found = tactic.entries(context, state[axis])  # type: ignore[attr-defined]
         if isinstance(found, NotApplicable):
             return NotApplicable(f"{tactic}: {found}" if len(tactics) > 1 else str(found))
-        for entry in found:
+        kept = [entry for entry in found if allowed(axis, entry.group)]
+        if found and not kept:
+            reason = "your Limit or Replicate leaves it nothing to split"
+            return NotApplicable(f"{tactic}: {reason}" if len(tactics) > 1 else reason)
+        for entry in kept:
             state = append(state, axis, entry)
     return state
 
 
-def baselines(context: Context) -> dict[str, State | NotApplicable]:
-    """Every composition by name: DataParallel(data) + Megatron(model)."""
+def baselines(
+    context: Context,
+    pins: State | None = None,
+    allowed: Callable[[int, int], bool] = lambda axis, group: True,
+) -> dict[str, State | NotApplicable]:
+    """Every composition by name: DataParallel(data) + Megatron(model).
+
+    `pins` are the lists that every search starts from, `allowed(axis, group)` what it may append:
+    a tactic that breaks them would be compared with plans that may not.
+    """
     names = tuple(name for name, size in context.model.mesh.axes if size > 1)
+    start = empty(len(context.model.mesh.sizes)) if pins is None else pins
     return {
-        " + ".join(map(str, tactics)): compose(context, tactics) for tactics in compositions(names)
+        " + ".join(map(str, tactics)): compose(context, tactics, start, allowed)
+        for tactics in compositions(names)
     }

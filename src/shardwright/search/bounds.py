@@ -7,6 +7,7 @@ from itertools import product
 import numpy as np
 
 from shardwright.cost.model import CostModel
+from shardwright.spmd.follow import local_sizes
 from shardwright.spmd.layout import WHOLE
 from shardwright.spmd.opclass import NO_ATOM, OpClass
 
@@ -22,11 +23,7 @@ def least_compute_s(model: CostModel, op: OpClass) -> float:
         return 0.0
     ways: dict[tuple[int, ...], None] = {}
     for claims in product((WHOLE, *options), repeat=len(sizes)):
-        local = list(op.sizes)
-        for n, k in zip(sizes, claims, strict=True):
-            if k != WHOLE:
-                local[k] = -(-local[k] // n)
-        ways[tuple(local)] = None
+        ways[tuple(local_sizes(op.sizes, claims, sizes))] = None
     return min(model.prices.compute_s(op, local, _slot_bytes(op, local)) for local in ways)
 
 

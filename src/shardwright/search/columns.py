@@ -85,7 +85,7 @@ def find_columns(space: Space, limit: int, layouts: Sequence[int] | None = None)
     ]
     out: list[Columns] = []
     for axis in range(len(model.mesh.sizes)):
-        variants, variant_of = _variants(model, situations, axis)
+        variants, variant_of = _variants(space, situations, axis)
         columns = Columns(*_walk(space, axis, variants, limit), space.root[axis], variant_of)
         out.append(columns)
         following: list[dict[Earlier, None]] = []
@@ -106,7 +106,7 @@ def columns_alone(space: Space, axis: int, limit: int) -> Columns:
     Where there are more than `limit`, those of the shorter lists.
     """
     alone = [{(WHOLE,) * axis: None} for _ in space.model.layouts.table]
-    variants, variant_of = _variants(space.model, alone, axis)  # type: ignore[arg-type]
+    variants, variant_of = _variants(space, alone, axis)  # type: ignore[arg-type]
     return Columns(*_walk(space, axis, variants, limit, cut=True), space.root[axis], variant_of)
 
 
@@ -118,12 +118,13 @@ class _Variant:
 
 
 def _variants(
-    model: CostModel, situations: list[dict[Earlier, None]], axis: int
+    space: Space, situations: list[dict[Earlier, None]], axis: int
 ) -> tuple[list[_Variant], list[dict[Earlier, int]]]:
+    model, held = space.model, {**space.overrides, **space.model.pins}
     variants: dict[_Variant, int] = {}
     variant_of: list[dict[Earlier, int]] = []
     for i, (layout, known) in enumerate(zip(model.layouts.table, situations, strict=True)):
-        fixed = model.overrides[i][axis] if i in model.overrides else None
+        fixed = held[i][axis] if i in held else None
         mine: dict[Earlier, int] = {}
         for earlier in known:
             able = () if fixed is not None else _able(layout, earlier, model.mesh.sizes)
@@ -133,17 +134,9 @@ def _variants(
 
 
 def _able(layout: Layout, earlier: Earlier, sizes: tuple[int, ...]) -> tuple[bool, ...]:
-    """Which atoms the next axis can split: divisible, with nothing left on their major side."""
-    left = [a.size for a in layout.atoms]
-    for axis, atom in enumerate(earlier):
-        if atom != WHOLE:
-            left[atom] = -(-left[atom] // sizes[axis])
-    n = sizes[len(earlier)]
-    return tuple(
-        layout.can_split(j, left[j], n)
-        and not any(left[k] > 1 and layout.atoms[k].dim == a.dim for k in range(j))
-        for j, a in enumerate(layout.atoms)
-    )  # fmt: skip
+    """Which atoms the next axis can split."""
+    parts, n = layout.parts(earlier, sizes), sizes[len(earlier)]
+    return tuple(layout.can_split(j, parts, n) for j in range(len(layout.atoms)))
 
 
 def _claims(model: CostModel, variants: list[_Variant], entry: Entry) -> np.ndarray:

@@ -87,13 +87,13 @@ def certify(
     How much it may do follows the budget, unless `limits` says otherwise.
     """
     share = budget.evaluations / Budget().evaluations
-    proof = _Proof(space, objective, budget, limits or Limits().scaled(share))
+    proof = _Proof(space, objective, limits or Limits().scaled(share))
     return proof.run()
 
 
 class _Proof:
-    def __init__(self, space: Space, objective: Objective, budget: Budget, limits: Limits) -> None:
-        self.space, self.objective, self.budget, self.limits = space, objective, budget, limits
+    def __init__(self, space: Space, objective: Objective, limits: Limits) -> None:
+        self.space, self.objective, self.limits = space, objective, limits
         self.model = space.model
         self.scale = 1.0 - self.model.overlap / 2.0  # c + l - o min(c, l) >= (c + l)(1 - o/2)
         self.first = objective.evaluations
@@ -133,7 +133,7 @@ class _Proof:
         for i in sorted(range(len(self.blocks)), key=lambda i: -least[i]):
             block = self.blocks[i]
             try:
-                if self.pricer.calls > MOST_CHOICES_RELAXED or self.budget.expired():
+                if self.pricer.calls > MOST_CHOICES_RELAXED:
                     break
                 block.use(find_columns(self.space, MOST_COLUMNS_OF_BLOCK, block.layouts))
                 if np.prod([len(c) for c in block.columns]) <= MOST_STATES_OF_BLOCK:
@@ -176,7 +176,6 @@ class _Proof:
         return self.incumbent
 
     def _block_bound(self, block: Block, rows: tuple[tuple[int, ...], ...]) -> float:
-        self._check()
         if len(rows) == len(self.columns):
             return block.exact(rows)
         return block.below(rows).least
@@ -198,7 +197,6 @@ class _Proof:
         self.nodes += 1
         if self.nodes > self.limits.nodes:
             raise Spent
-        self._check()
         axis = len(chosen)
         total = np.full(len(self.columns[axis]), np.inf)
         rows, seconds = self._promising([b.below(b.rows(chosen)) for b in self.blocks])
@@ -257,17 +255,12 @@ class _Proof:
                     if total[j] * self.scale < self.incumbent * (1 - SAME)]  # fmt: skip
             if not part:
                 break
-            self._check()
             if self.objective.evaluations - self.first > self.limits.evaluations:
                 raise Spent
             before = self.objective.best_s
             self.objective([(*head, self.columns[-1].list_of(j)) for j in part])
             if self.objective.best_s < before:
                 self.better = self.objective.best
-
-    def _check(self) -> None:
-        if self.budget.expired():
-            raise Spent
 
 
 def _at(columns: Columns, earlier: list[tuple[int, ...]], rows: np.ndarray) -> np.ndarray:

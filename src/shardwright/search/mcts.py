@@ -45,7 +45,8 @@ class TreeSearch:
         self.outlook = Outlook(space, objective.memory)
         self.tree = Tree(len(space.actions), _kinds(space, objective))
         # Log seconds; over memory lies above every sensible time.
-        self._over = math.log(max(float(space.model.cost(space.root).step_s), 1e-12)) + 1.0
+        (root,) = space.decisions([space.root])
+        self._over = math.log(max(space.model.cost(root).step_s, 1e-12)) + 1.0
         self.root, *self.macros = self._plant([space.root, *seeds])
 
     def scores(self, states: Sequence[State]) -> list[float]:
@@ -61,7 +62,7 @@ class TreeSearch:
         """The node of the first state, then those of the best of the others."""
         tree, nodes = self.tree, dict[int, float]()
         scores = self.scores(states)
-        self.outlook.learn(states, self.space.model.evaluate(states).parts)
+        self.outlook.learn(states, self.space.model.evaluate(self.space.decisions(states)).parts)
         for state, key, score in zip(states, self.space.keys(states), scores, strict=True):
             node = tree.node_of.get(key)
             nodes.setdefault(tree.add(state, key, score) if node is None else node, score)
@@ -81,7 +82,7 @@ class TreeSearch:
         best_s, best_at = objective.best_s, objective.evaluations
         limit = objective.evaluations + budget.evaluations
         idle = 0
-        while objective.evaluations < limit and not budget.expired() and idle < EXHAUSTED:
+        while objective.evaluations < limit and idle < EXHAUSTED:
             before = objective.evaluations
             from_macro = macros and rng.random() < FROM_MACRO
             start = macros[int(rng.integers(len(macros)))] if from_macro else self.root

@@ -6,21 +6,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from shardwright.analysis.analysis import Analysis
 from shardwright.cost.cost import Cost
 from shardwright.cost.devices import Device
 from shardwright.cost.model import CostModel
 from shardwright.errors import ShardwrightError
 from shardwright.mesh import Mesh, completions, factorisations
-from shardwright.search.baselines import baselines
-from shardwright.search.objective import Budget, Objective, Progress
-from shardwright.search.refine import refine
-from shardwright.search.roles import find_roles
+from shardwright.search.objective import Progress
+from shardwright.search.screen import screen
 from shardwright.search.search import Found, search
-from shardwright.search.space import Space
-from shardwright.search.tactics import Context, NotApplicable, Tactic
+from shardwright.search.tactics import Tactic
+from shardwright.search.wishes import constrained_model
 
-SCREEN = Budget(evaluations=400)  # refinement of the best strategy on each shape
 KEPT = 3  # shapes that get a full search
 
 
@@ -39,7 +38,8 @@ def candidate_meshes(mesh: Any, device: Device, devices: int | None = None) -> l
 
     >>> candidate_meshes({"data": None, "model": 4}, device("tpu-v5e"), devices=16)
     """
-    if isinstance(mesh, int) and not isinstance(mesh, bool):
+    if isinstance(mesh, int | np.integer) and not isinstance(mesh, bool):
+        mesh = int(mesh)
         _agree(mesh, devices)
         ordered = device.topology == "switch" and mesh > device.devices_per_node > 1
         return factorisations(mesh, ordered=ordered)
@@ -83,23 +83,27 @@ def search_meshes(
         "progress": progress,
     }  # fmt: skip
     if len(meshes) == 1:
-        model = CostModel(analysis, meshes[0], device, overlap=overlap)
+        model = constrained_model(analysis, meshes[0], device, tactics, overlap=overlap)
         found = search(model, **options)
         return model, found, [Shape(meshes[0], found.cost, True)]
+    limit = device.usable_bytes if memory is None else memory
     rows: list[Shape] = []
     models: dict[int, CostModel] = {}
     screened: dict[int, float] = {}
+    failure: ShardwrightError | None = None
     for i, mesh in enumerate(meshes):
         try:
-            models[i] = CostModel(analysis, mesh, device, overlap=overlap)
-            screened[i], cost = _screen(models[i], memory)
+            models[i] = constrained_model(analysis, mesh, device, tactics, overlap=overlap)
+            quick = screen(models[i], limit, tactics)
         except ShardwrightError as error:
+            failure = failure or error
             rows.append(Shape(mesh, None, why=error.what))
             continue
-        fits = cost.peak_bytes <= (device.usable_bytes if memory is None else memory)
+        assert quick.best is not None
+        screened[i], cost = quick.best_s, models[i].cost(quick.decisions(quick.best))
+        fits = cost.peak_bytes <= limit
         rows.append(Shape(mesh, cost if fits else None, why="" if fits else "over memory"))
     best: tuple[float, int, Found] | None = None
-    failure: ShardwrightError | None = None
     for i in sorted(screened, key=lambda i: (screened[i], i))[:KEPT]:
         try:
             found = search(models[i], **options)
@@ -116,16 +120,3 @@ def search_meshes(
             try_="another number of devices, or mesh={...} with the shape of your slice",
         )  # fmt: skip
     return models[best[1]], best[2], rows
-
-
-def _screen(model: CostModel, memory: int | None) -> tuple[float, Cost]:
-    """(objective, cost) of the best strategy on this mesh after a little refinement."""
-    memory = model.device.usable_bytes if memory is None else memory
-    objective = Objective(model, memory)
-    space = Space(model)
-    context = Context(model, find_roles(model.analysis))
-    known = [s for s in baselines(context).values() if not isinstance(s, NotApplicable)]
-    objective([space.root, *known])
-    assert objective.best is not None
-    refine(space, objective, objective.best, SCREEN)
-    return objective.best_s, model.cost(objective.best)

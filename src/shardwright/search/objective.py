@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from shardwright.cost.model import CostModel, Costs
-from shardwright.spmd.decisions import State
-from shardwright.spmd.layout import Placement
+from shardwright.spmd.decisions import Decisions, Placement, State, decide, decide_all
 
 SAME = 1e-12  # seconds that differ by less are equal
 # Over memory costs at least this; no step takes 30 years.
@@ -30,14 +28,10 @@ class Progress(NamedTuple):
 
 @dataclass
 class Budget:
-    """How much a search may do. Evaluations decide; the clock is only a bound for safety."""
+    """How much a search may do, in work and not in time: a seed gives one plan everywhere."""
 
     evaluations: int = 3000
     patience: int = 1200  # evaluations without improvement after which a search ends
-    deadline: float = field(default=float("inf"))  # time.monotonic()
-
-    def expired(self) -> bool:
-        return time.monotonic() > self.deadline
 
 
 class Objective:
@@ -48,8 +42,10 @@ class Objective:
         model: CostModel,
         memory: int | None,
         progress: Callable[[Progress], None] | None = None,
+        overrides: Mapping[int, Placement] | None = None,
     ) -> None:
-        self.model = model
+        """`overrides` hold in every state."""
+        self.model, self.overrides = model, dict(overrides or {})
         self.memory = float("inf") if memory is None else float(memory)
         self.evaluations = 0
         self.stage = ""
@@ -78,11 +74,15 @@ class Objective:
         """The placements of an evaluated state; states with equal keys cost the same."""
         return self._key_of[state]
 
+    def decisions(self, state: State) -> Decisions:
+        """A state with the overrides that hold here."""
+        return decide(state, self.overrides)
+
     def unseen(self, states: Sequence[State]) -> list[State]:
         """Those of the states whose placements were not evaluated, one for each placement."""
         if not states:
             return []
-        placements, _ = self.model.place(states)
+        placements, _ = self.model.place(decide_all(states, self.overrides))
         keys = [p.tobytes() for p in placements.astype(np.int8)]
         first = dict(zip(reversed(keys), reversed(states), strict=True))
         return [first[k] for k in dict.fromkeys(keys) if k not in self._by_key]
@@ -95,9 +95,7 @@ class Objective:
 
     def given(self, overrides: Mapping[int, Placement]) -> Objective:
         """The objective when these layouts are stored in another way, with its own memory."""
-        model = copy.copy(self.model)
-        model.overrides = {**overrides, **model.overrides}
-        other = Objective(model, None)
+        other = Objective(self.model, None, overrides={**overrides, **self.overrides})
         other.memory = self.memory
         return other
 
@@ -112,11 +110,12 @@ class Objective:
         """[B] objectives of a state with some layouts stored in another way."""
         self.evaluations += len(variants)
         self.report()
-        return self.penalised(self.model.evaluate_stored(state, variants))
+        common = self.decisions(state)
+        return self.penalised(self.model.evaluate([common.override(v) for v in variants]))
 
     def _evaluate(self, given: list[State]) -> None:
         """Works out new states; those whose placements are known cost nothing."""
-        placements, local_bytes = self.model.place(given)
+        placements, local_bytes = self.model.place(decide_all(given, self.overrides))
         keys = [p.tobytes() for p in placements.astype(np.int8)]
         first: dict[bytes, int] = {}  # where each new key stands first
         for i, key in enumerate(keys):

@@ -149,7 +149,7 @@ class Outlook:
         if new:
             root = self.space.root
             alone = [tuple(e if a == axis else () for a in range(len(root))) for axis, e in new]
-            placed = self.model.place(alone)[0].astype(np.int8)
+            placed = self.model.place(self.space.decisions(alone))[0].astype(np.int8)
             number = {view.axis: view.number for view in self.axes}
             for (axis, entries), p in zip(new, placed, strict=True):
                 column = np.ascontiguousarray(p[:, axis]).tobytes()

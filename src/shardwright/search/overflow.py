@@ -3,51 +3,42 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Sequence
 
-import numpy as np
-
+from shardwright.cost.breakdown import live_values, peak_breakdown
 from shardwright.cost.model import CostModel
 from shardwright.errors import ShardwrightError
 from shardwright.mesh import Mesh
-from shardwright.program.types import NO_OP, format_type
-from shardwright.search.baselines import baselines
-from shardwright.search.objective import Budget, Objective
-from shardwright.search.refine import refine
-from shardwright.search.roles import find_roles, is_backward
-from shardwright.search.space import Space
-from shardwright.search.tactics import Context, NotApplicable
-from shardwright.spmd.decisions import State
+from shardwright.program.types import NO_OP
+from shardwright.search.objective import Objective
+from shardwright.search.roles import is_backward
+from shardwright.search.screen import screen
+from shardwright.search.tactics import Tactic
+from shardwright.search.wishes import constrained_model
+from shardwright.spmd.decisions import Decisions, State
 
 SHOWN = 3  # lines at the peak
 DOUBLINGS = 5  # how far to look for a number of devices that would do
 
 
-class Line(NamedTuple):
-    """A line of the user's code and the bytes it keeps on one device at the peak."""
-
-    where: str
-    type: str
-    times: int
-    local_bytes: float
-
-
-def no_plan_fits(objective: Objective, memory: int) -> ShardwrightError:
+def no_plan_fits(
+    objective: Objective, memory: int, tactics: Sequence[Tactic] | None
+) -> ShardwrightError:
     """The error; its text names the smallest peak found, the lines behind it and what to try."""
     model = objective.model
     assert objective.smallest is not None
     peak, state = objective.smallest
+    decisions = objective.decisions(state)
     ways = [f"memory={_up(peak)}"]
-    devices = _enough_devices(model, state, memory)
+    devices = _enough_devices(model, state, memory, tactics)
     if devices is not None:
         ways.append(f"{devices.size} devices ({devices})")
-    saved = _largest_saved(model, state)
+    saved = _largest_saved(model, decisions)
     if saved is not None:
-        ways.append(f"jax.checkpoint around {saved.where} (keeps {_gb(saved.local_bytes)})")
+        ways.append(f"jax.checkpoint around {saved[0]} (keeps {_gb(saved[1])})")
     lines = [
-        f"{line.where} {line.times} x {line.type}, {_gb(line.local_bytes)}"
-        for line in peak_lines(model, state)[:SHOWN]
+        f"{b.where} {b.count} x {b.shape}, {_gb(b.bytes)}"
+        for b in peak_breakdown(model, decisions).buffers[:SHOWN]
     ]
     return ShardwrightError(
         f"no plan fits {_gb(memory)} per device",
@@ -68,45 +59,26 @@ def describe(model: CostModel, state: State) -> str:
     return "; ".join(parts) or "nothing split"
 
 
-def peak_lines(model: CostModel, state: State) -> list[Line]:
-    """What exists at the peak, largest first, values of one line and type together."""
-    return _lines(model, state, list(_live_values(model, state)))
-
-
-def _live_values(model: CostModel, state: State) -> Iterator[int]:
-    _, local = model.place([state])
-    point = int(np.argmax(model.points.live @ local[0]))
-    at = int(model.points.ops[point])
-    lives = (model.lifetimes.first <= at) & (model.lifetimes.last >= at)
-    yield from np.flatnonzero(lives & (model.lifetimes.last >= 0)).tolist()
-
-
-def _lines(model: CostModel, state: State, values: list[int]) -> list[Line]:
-    _, local = model.place([state])
+def _largest_saved(model: CostModel, decisions: Decisions) -> tuple[str, int] | None:
+    """The line whose activations take most bytes while they wait for the backward pass."""
     program = model.analysis.program
-    found: dict[tuple[str, str], tuple[int, float]] = {}
-    for v in values:
-        key = (program.where(v), format_type(program.values[v].type))
-        count, size = found.get(key, (0, 0.0))
-        found[key] = (count + 1, size + float(local[0, model.layouts.of_value[v]]))
-    rows = [Line(where, type_, n, size) for (where, type_), (n, size) in found.items()]
-    return sorted(rows, key=lambda r: (-r.local_bytes, r.where, r.type))
+    _, local = model.place([decisions])
+    by_line: dict[str, int] = {}
+    for v in live_values(model, model.peak(decisions)[0]):
+        value = program.values[v]
+        if (
+            value.op != NO_OP
+            and not is_backward(program, program.ops[value.op])
+            and any(is_backward(program, program.ops[u]) for u in program.uses()[v])
+        ):
+            where = program.where(v)
+            by_line[where] = by_line.get(where, 0) + int(local[0, model.layouts.of_value[v]])
+    return max(by_line.items(), key=lambda row: (row[1], row[0]), default=None)
 
 
-def _largest_saved(model: CostModel, state: State) -> Line | None:
-    """The line whose activations wait longest in bytes for the backward pass."""
-    program = model.analysis.program
-    saved = [
-        v for v in _live_values(model, state)
-        if program.values[v].op != NO_OP
-        and not is_backward(program, program.ops[program.values[v].op])
-        and any(is_backward(program, program.ops[u]) for u in program.uses()[v])
-    ]  # fmt: skip
-    lines = _lines(model, state, saved)
-    return lines[0] if lines else None
-
-
-def _enough_devices(model: CostModel, state: State, memory: int) -> Mesh | None:
+def _enough_devices(
+    model: CostModel, state: State, memory: int, tactics: Sequence[Tactic] | None
+) -> Mesh | None:
     """The smallest mesh, doubled axis by axis, on which a quick search fits."""
     mesh = model.mesh
     for _ in range(DOUBLINGS):
@@ -115,8 +87,8 @@ def _enough_devices(model: CostModel, state: State, memory: int) -> Mesh | None:
             axes = tuple((n, size * 2 if n == name else size) for n, size in mesh.axes)
             larger = Mesh(axes, dcn=mesh.dcn, links=mesh.links, wrap=mesh.wrap)
             try:
-                found.append((_smallest_peak(model, larger, state), larger))
-            except ShardwrightError:  # the device has no such slice
+                found.append((_smallest_peak(model, larger, state, tactics), larger))
+            except ShardwrightError:  # the device has no such slice, or a pin no room on it
                 continue
         if not found:
             return None
@@ -126,16 +98,13 @@ def _enough_devices(model: CostModel, state: State, memory: int) -> Mesh | None:
     return None
 
 
-def _smallest_peak(model: CostModel, mesh: Mesh, state: State) -> float:
-    larger = CostModel(model.analysis, mesh, model.device, overlap=model.overlap)
-    objective = Objective(larger, 1)  # every byte is too many: less memory is better
-    context = Context(larger, find_roles(larger.analysis))
-    known = [s for s in baselines(context).values() if not isinstance(s, NotApplicable)]
-    objective([state, *known])
-    assert objective.best is not None
-    refine(Space(larger), objective, objective.best, Budget(evaluations=400))
-    assert objective.smallest is not None
-    return objective.smallest[0]
+def _smallest_peak(
+    model: CostModel, mesh: Mesh, state: State, tactics: Sequence[Tactic] | None
+) -> float:
+    larger = constrained_model(model.analysis, mesh, model.device, tactics, overlap=model.overlap)
+    found = screen(larger, 1, tactics, also=[state])  # every byte is too many: less is better
+    assert found.smallest is not None
+    return found.smallest[0]
 
 
 def _gb(size: float) -> str:

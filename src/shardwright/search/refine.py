@@ -23,7 +23,7 @@ def refine(space: Space, objective: Objective, state: State, budget: Budget) -> 
     """A state that no single change of an entry improves."""
     best, best_s = state, float(objective([state])[0])
     limit = objective.evaluations + budget.evaluations
-    while objective.evaluations < limit and not budget.expired():
+    while objective.evaluations < limit:
         around = list(dict.fromkeys(neighbours(space, best)))
         values = objective(around) if around else np.array([np.inf])
         i = int(np.argmin(values))
@@ -70,20 +70,20 @@ def neighbours(space: Space, state: State) -> Iterator[State]:
 
 
 def refine_layouts(
-    objective: Objective, state: State, budget: Budget, start: Mapping[int, Placement]
+    objective: Objective, state: State, start: Mapping[int, Placement]
 ) -> tuple[dict[int, Placement], float]:
     """Overrides of single layouts, until none lowers the cost; ({layout: placement}, value).
 
     Small norm gains that a strategy would gather at every use are kept whole, say, or weights
-    that were gathered for the forward pass until the backward pass. The model's own overrides
-    (constraints of the user) stay.
+    that were gathered for the forward pass until the backward pass. What the user pinned stays.
     """
     model = objective.model
-    stored = model.stored(state)
-    free = [i for i in _candidates(model) if i not in model.overrides]
+    stored = model.stored(objective.decisions(state))
+    held = {*objective.overrides, *model.pins}
+    free = [i for i in _candidates(model) if i not in held]
     chosen = {i: p for i, p in start.items() if i in free}
     best_s = float(objective.stored(state, [chosen])[0])
-    while not budget.expired():
+    while True:
         changes = [
             (i, option) for i in free for option in _options(model, i, stored[i], chosen.get(i))
         ]  # fmt: skip

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import gc
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,8 +21,7 @@ from shardwright.search.roles import find_roles
 from shardwright.search.schedule import Schedule, plan_schedule
 from shardwright.search.space import Space
 from shardwright.search.tactics import Context, NotApplicable, Tactic
-from shardwright.spmd.decisions import State
-from shardwright.spmd.layout import Placement
+from shardwright.spmd.decisions import Decisions, Placement, State
 
 # Evaluations that a second of the user's budget buys, on the slowest machine we care about.
 # Budgets are counted in evaluations so that the same seed gives the same plan everywhere.
@@ -40,8 +37,7 @@ SCREENED, FIRST, APART = 256, 2, 8
 class Found:
     """The best decisions, what they cost, and how they were found."""
 
-    state: State
-    overrides: dict[int, Placement]  # layout -> placement
+    decisions: Decisions
     cost: Cost
     certificate: Certificate
     baselines: dict[str, Cost | str]  # strategy -> its cost, or why it does not apply
@@ -50,6 +46,8 @@ class Found:
     interrupted: bool = False
     plain: State | None = None  # the best decisions without overrides
     notes: tuple[str, ...] = ()  # what the user's code says and is not followed
+    pins_in_code: int = 0  # shardings in the user's code that are followed
+    fixed: Decisions | None = None  # what the user's tactics decide
 
 
 def search(
@@ -65,19 +63,19 @@ def search(
     """The best state found for one program on one mesh.
 
     `memory` is bytes per device (the device's usable memory when None). `seconds` scales the
-    number of evaluations; the clock itself only stops a search that takes three times as long.
-    Ctrl-C returns the best so far. A model belongs to one search at a time: give each thread
-    its own.
+    work that may be done; the clock decides nothing, so that a seed gives one plan everywhere.
+    Ctrl-C returns the best so far.
     """
     memory = model.device.usable_bytes if memory is None else memory
-    model = copy.copy(model)  # its overrides are ours; its memo is shared
     context = Context(model, find_roles(model.analysis))
     schedule = plan_schedule(context, tactics)
-    model.overrides = {**model.overrides, **schedule.overrides}
-    objective = Objective(model, memory, progress)
-    space = Space(model, prefix=schedule.start, axes=schedule.axes, allowed=schedule.allowed)
+    objective = Objective(model, memory, progress, schedule.overrides)
+    space = Space(
+        model, prefix=schedule.start, axes=schedule.axes, allowed=schedule.allowed,
+        overrides=schedule.overrides,
+    )  # fmt: skip
     budget = _budget(seconds)
-    run = _Run(space, objective, budget, seed, schedule, context)
+    run = _Run(space, objective, budget, seed, schedule, context, tactics)
     try:
         with _no_cycle_collection():
             run.all_stages(exact)
@@ -101,10 +99,7 @@ def _no_cycle_collection() -> Iterator[None]:
 def _budget(seconds: float | None) -> Budget:
     wanted = DEFAULT_SECONDS if seconds is None else float(seconds)
     evaluations = max(200, int(wanted * EVALUATIONS_PER_S))
-    return Budget(
-        evaluations=evaluations, patience=max(200, evaluations * 2 // 5),
-        deadline=time.monotonic() + 3.0 * max(wanted, 1.0) if seconds is not None else float("inf"),
-    )  # fmt: skip
+    return Budget(evaluations=evaluations, patience=max(200, evaluations * 2 // 5))
 
 
 class _Run:
@@ -112,10 +107,10 @@ class _Run:
 
     def __init__(
         self, space: Space, objective: Objective, budget: Budget, seed: int, schedule: Schedule,
-        context: Context,
+        context: Context, tactics: Sequence[Tactic] | None,
     ) -> None:  # fmt: skip
         self.space, self.objective, self.budget = space, objective, budget
-        self.seed, self.schedule, self.context = seed, schedule, context
+        self.seed, self.schedule, self.context, self.tactics = seed, schedule, context, tactics
         self.named: dict[str, State | NotApplicable] = {}
         self.state: State = space.root
         self.overrides: dict[int, Placement] = {}
@@ -127,11 +122,9 @@ class _Run:
         objective, space = self.objective, self.space
         objective.stage = "strategies"
         objective([space.root])
-        self.named = baselines(self.context)
-        named = {n: s for n, s in self.named.items() if not isinstance(s, NotApplicable)}
-        objective_of_named = Objective(objective.model, None)
-        objective_of_named(list(named.values()))
-        seeds = [s for s in named.values() if self.schedule.free or space.contains(s)]
+        self.named = baselines(self.context, self.schedule.pins, self.schedule.allowed)
+        named = [s for s in self.named.values() if not isinstance(s, NotApplicable)]
+        seeds = [s for s in named if self.schedule.any_strategy or space.contains(s)]
         if seeds:
             values = objective(seeds)
             best = min(range(len(seeds)), key=lambda i: (values[i], i))
@@ -193,12 +186,12 @@ class _Run:
             if i == FIRST and not self.overrides:
                 break  # nothing to gain here
             start = copies if kept[n] < plain[n] else {}
-            overrides, value = refine_layouts(objective, states[n], budget, start)
+            overrides, value = refine_layouts(objective, states[n], start)
             if value < best_s:
                 best_s, self.state, self.overrides = value, states[n], overrides
         if self.overrides:  # what is around the best, given its overrides?
             around = refine(self.space, objective.given(self.overrides), self.state, budget)
-            overrides, value = refine_layouts(objective, around, budget, self.overrides)
+            overrides, value = refine_layouts(objective, around, self.overrides)
             if value < best_s:
                 best_s, self.state, self.overrides = value, around, overrides
             self._note(f"{len(self.overrides)} layouts overridden", best_s)
@@ -211,21 +204,19 @@ class _Run:
         model = self.objective.model
         if self.interrupted and self.objective.best is not None and not self.overrides:
             self.state = self.objective.best
-        model.overrides = {**model.overrides, **self.overrides}
-        cost = model.cost(self.state)
+        pinned = self.objective.decisions  # whatever the user wants whole, nothing refined
+        decisions = pinned(self.state).override(self.overrides)
+        cost = model.cost(decisions)
         if cost.peak_bytes > memory:
-            raise no_plan_fits(self.objective, memory)
-        given = dict(model.overrides)
-        plain = copy.copy(model)
-        plain.overrides = {}
+            raise no_plan_fits(self.objective, memory, self.tactics)
         states = {n: s for n, s in self.named.items() if not isinstance(s, NotApplicable)}
-        costs = plain.evaluate(list(states.values())) if states else None
+        costs = model.evaluate([pinned(s) for s in states.values()]) if states else None
         rows: dict[str, Cost | str] = {n: str(s) for n, s in self.named.items() if n not in states}
         if costs is not None:
             rows |= {n: costs[i] for i, n in enumerate(states)}
         rows = {n: rows[n] for n in self.named}
         return Found(
-            self.state, given, cost, self.certificate.against(cost.step_s), rows,
+            decisions, cost, self.certificate.against(cost.step_s), rows,
             self.objective.evaluations, tuple(self.how), self.interrupted, self.objective.best,
-            self.schedule.notes,
+            self.schedule.notes, self.schedule.pins_in_code, pinned(self.space.root),
         )  # fmt: skip

@@ -8,13 +8,24 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from shardwright.cost.model import CostModel
-from shardwright.spmd.decisions import EVERYTHING, UPDATES, Entry, State, append, empty
+from shardwright.spmd.decisions import (
+    EVERYTHING,
+    UPDATES,
+    Decisions,
+    Entry,
+    Placement,
+    State,
+    append,
+    decide_all,
+    empty,
+)
+from shardwright.spmd.division import can_divide
 from shardwright.spmd.moves import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER
 
 MAX_UPDATES = 1
@@ -39,9 +50,10 @@ class Space:
         prefix: State | None = None,
         axes: Iterable[int] | None = None,
         allowed: Callable[[int, int], bool] | None = None,
+        overrides: Mapping[int, Placement] | None = None,
     ) -> None:
-        """`axes` may grow; `allowed(axis, group)` limits what they may list."""
-        self.model = model
+        """`axes` may grow; `allowed(axis, group)` limits them; `overrides` hold in every state."""
+        self.model, self.overrides = model, dict(overrides or {})
         sizes = model.mesh.sizes
         self.root: State = prefix or empty(len(sizes))
         self.axes = tuple(range(len(sizes)) if axes is None else axes)
@@ -94,9 +106,13 @@ class Space:
                 return False
         return True
 
+    def decisions(self, states: Iterable[State]) -> list[Decisions]:
+        """The states with the overrides that hold here."""
+        return decide_all(states, self.overrides)
+
     def keys(self, states: Sequence[State]) -> list[bytes]:
         """States with equal keys cost the same: same placements, or the mirror of them."""
-        placements, _ = self.model.place(states)
+        placements, _ = self.model.place(self.decisions(states))
         columns = placements.astype(np.int8)
         if not self.twins:
             return [c.tobytes() for c in columns]
@@ -132,8 +148,9 @@ def symmetric_axes(model: CostModel) -> list[tuple[int, ...]]:
 
 def _divisible(model: CostModel, group: int, size: int) -> bool:
     return any(
-        atom.group == group and layout.can_split(j, atom.size, size)
+        atom.group == group and can_divide(atom.size, 1, size, pads=layout.pads(j))
         for layout in model.layouts.table
+        if layout.units
         for j, atom in enumerate(layout.atoms)
     )
 

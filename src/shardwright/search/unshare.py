@@ -7,15 +7,15 @@ are tried: with a decision of their own, dropped from a list, put last, or added
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from shardwright.analysis.unshare import unshare
 from shardwright.cost.model import CostModel
-from shardwright.search.objective import Budget, Objective
+from shardwright.search.objective import Objective
 from shardwright.search.refine import refine_layouts
 from shardwright.search.search import Found
-from shardwright.spmd.decisions import Entry, State
+from shardwright.spmd.decisions import Decisions, Entry, Placement, State, decide, decide_all
 
 WORTH = 1e-3  # a layer may differ when that saves this part of the step
 MOST = 8  # colors that get a decision of their own
@@ -27,42 +27,62 @@ def unshare_where_it_pays(
     """(model, decisions, un-shared (group, color) pairs), the same when nothing pays."""
     limit = model.device.usable_bytes if memory is None else memory
     pairs: list[tuple[int, int]] = []
-    # Overrides name layouts, which un-sharing renumbers: it starts without them.
-    apart = CostModel(model.analysis, model.mesh, model.device, overlap=model.overlap)
-    state, how = found.plain or found.state, list(found.how)
-    best_s = float(apart.evaluate([state]).step_s[0])
+    fixed = found.fixed or Decisions(())
+    bound = {e.group for entries in fixed.lists for e in entries}
+    whole = _values(model, fixed)
+    # Overrides name layouts, which un-sharing renumbers: it starts with the user's alone.
+    apart = CostModel(
+        model.analysis, model.mesh, model.device, overlap=model.overlap, pinned=model.pinned
+    )
+    state, how = found.plain or found.decisions.lists, list(found.how)
+    best_s = apart.cost(decide(state, _overrides(apart, whole))).step_s
     while len(pairs) < MOST:
-        step = _best_step(apart, state, limit)
+        step = _best_step(apart, state, limit, bound, whole)
         if step is None or step[0] > best_s * (1 - WORTH):
             break
         best_s, apart, state, pair = step
         pairs.append(pair)
         how.append(f"{apart.analysis.all_groups[-1].label} differs: {best_s * 1e3:.4g} ms")
-    overrides, best_s = refine_layouts(Objective(apart, limit), state, Budget(), {})
+    held = _overrides(apart, whole)
+    objective = Objective(apart, limit, overrides=held)
+    overrides, best_s = refine_layouts(objective, state, {})
     if not pairs or best_s > found.cost.step_s * (1 - WORTH):
         return model, found, []
-    apart.overrides = {**apart.overrides, **overrides}
-    better = replace(
-        found, state=state, cost=apart.cost(state), overrides=dict(apart.overrides), how=tuple(how)
-    )
+    decisions = decide(state, {**overrides, **held})
+    better = replace(found, decisions=decisions, cost=apart.cost(decisions), how=tuple(how))
     return apart, better, pairs
 
 
+def _values(model: CostModel, fixed: Decisions) -> dict[int, Placement]:
+    """{value: placement} of what the user's overrides hold."""
+    held = dict(fixed.overrides)
+    rows = enumerate(model.layouts.of_value.tolist())
+    return {v: held[layout] for v, layout in rows if layout in held}
+
+
+def _overrides(model: CostModel, values: Mapping[int, Placement]) -> dict[int, Placement]:
+    """The same, by the layouts of another model."""
+    return {int(model.layouts.of_value[v]): placement for v, placement in values.items()}
+
+
 def _best_step(
-    model: CostModel, state: State, limit: int
+    model: CostModel, state: State, limit: int, bound: set[int], whole: Mapping[int, Placement]
 ) -> tuple[float, CostModel, State, tuple[int, int]] | None:
-    """(seconds, model, state, (group, color)) of the best color to give its own decision."""
+    """(seconds, model, state, (group, color)) of the best color to give its own decision.
+
+    Groups that the user has `bound` to an axis stay together.
+    """
     best: tuple[float, CostModel, State, tuple[int, int]] | None = None
     for group in model.analysis.groups:
-        if len(group.colors) < 2:
+        if len(group.colors) < 2 or group.index in bound:
             continue
         for color in dict.fromkeys((group.colors[0], group.colors[-1])):
             apart = CostModel(
                 unshare(model.analysis, group.index, color), model.mesh, model.device,
-                overlap=model.overlap,
+                overlap=model.overlap, pinned=model.pinned,
             )  # fmt: skip
             states = list(variants(state, group.index, len(model.analysis.all_groups)))
-            costs = apart.evaluate(states)
+            costs = apart.evaluate(decide_all(states, _overrides(apart, whole)))
             fits = [i for i in costs.step_s.argsort().tolist() if costs.peak_bytes[i] <= limit]
             if fits and (best is None or costs.step_s[fits[0]] < best[0]):
                 pair = (group.index, color)

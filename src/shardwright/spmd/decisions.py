@@ -1,7 +1,8 @@
-"""Decisions: for each mesh axis an ordered list of (group, resolution, scope)."""
+"""Decisions: for each mesh axis an ordered list of (group, resolution, scope), and overrides."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 # Scopes: which values may claim.
@@ -22,6 +23,32 @@ class Entry(NamedTuple):
 
 AxisList = tuple[Entry, ...]
 State = tuple[AxisList, ...]  # one list per mesh axis, in mesh order
+Placement = tuple[int, ...]  # [axes] the atom that each mesh axis splits, or WHOLE (layout.py)
+
+
+class Decisions(NamedTuple):
+    """All that is decided about a program on a mesh: what every later stage works from.
+
+    The lists say how each layout is stored; an override stores one layout in another way.
+    """
+
+    lists: State
+    overrides: tuple[tuple[int, Placement], ...] = ()  # (layout, placement), by layout
+
+    def override(self, more: Mapping[int, Placement]) -> Decisions:
+        """The decisions with more overrides; of one layout the new one counts."""
+        return decide(self.lists, {**dict(self.overrides), **more})
+
+
+def decide(lists: State, overrides: Mapping[int, Placement] | None = None) -> Decisions:
+    """The decisions with these lists and overrides."""
+    return Decisions(lists, tuple(sorted((overrides or {}).items())))
+
+
+def decide_all(states: Iterable[State], overrides: Mapping[int, Placement]) -> list[Decisions]:
+    """The decisions of many lists with the same overrides."""
+    common = tuple(sorted(overrides.items()))
+    return [Decisions(state, common) for state in states]
 
 
 def empty(axes: int) -> State:

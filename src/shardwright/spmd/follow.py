@@ -14,8 +14,19 @@ from typing import NamedTuple, Protocol
 
 from shardwright.rules.rule import PASS
 from shardwright.rules.rule import PERMUTE as PERMUTES
+from shardwright.spmd.division import can_divide, local_size
 from shardwright.spmd.layout import WHOLE, Placement
-from shardwright.spmd.moves import PERMUTE, Move, reduction, reshard
+from shardwright.spmd.moves import (
+    ALL_GATHER,
+    ALL_TO_ALL,
+    PERMUTE,
+    SLICE,
+    Move,
+    best_of_parts,
+    gathers_minor,
+    reductions,
+    reshard,
+)
 from shardwright.spmd.opclass import NO_ATOM, OpClass, Slot
 
 
@@ -31,19 +42,31 @@ class Prices(Protocol):
 
     def scratch_bytes(self, op: OpClass, slot_bytes: Sequence[int]) -> int: ...
 
+    def buffer_bytes(self, size: int) -> int: ...
+
 
 class Route(NamedTuple):
     """The way of one layout from one placement to another."""
 
     moves: list[Move]
     seconds: float
+    reordered: bool = False  # parts are put together in another order than they are kept in
+
+    @property
+    def travels(self) -> bool:
+        """Whether it is sent: what is only sliced, elementwise work takes as it is."""
+        return any(m.kind != SLICE for m in self.moves)
 
 
 class Routes:
     """Routes and local sizes, each worked out once."""
 
-    def __init__(self, axis_sizes: tuple[int, ...], move_s: Callable[[Move], float]) -> None:
-        self._axis_sizes, self._move_s = axis_sizes, move_s
+    def __init__(
+        self, axis_sizes: tuple[int, ...], move_s: Callable[[Move], float], *,
+        scatters_at_once: bool, gathers_major: bool,
+    ) -> None:  # fmt: skip
+        self._axis_sizes, self._move_s, self._gathers_major = axis_sizes, move_s, gathers_major
+        self._scatters_at_once = scatters_at_once  # over several axes in one collective
         self._known: dict[object, Route] = {}
         self._bytes: dict[tuple[int, Placement], int] = {}
 
@@ -63,18 +86,25 @@ class Routes:
         route = self._known.get(key)
         if route is None:
             moves = reshard(slot.layout, have, need, self._axis_sizes)
-            route = self._known[key] = Route(moves, sum(self._move_s(m) for m in moves))
+            twice = self._gathers_major and gathers_minor(
+                slot.layout, have, moves, self._axis_sizes
+            )
+            seconds = sum(self._move_s(m) for m in moves)
+            route = self._known[key] = Route(moves, seconds, twice)
         return route
 
-    def reduce(
-        self, slot: Slot, made: Placement, rounds: tuple[tuple[int, ...], ...], want: Placement
-    ) -> Route:
-        """From partial sums to stored."""
-        key = (slot.geometry, made, rounds, want)
+    def reduce(self, op: OpClass, slot: Slot, way: _Way, made: Placement, want: Placement) -> Route:
+        """From partial results to stored."""
+        picks = op.operands[0].layout.itemsize if op.picks else 0
+        key = (slot.geometry, made, way.rounds, want, picks, op.at_once)
         route = self._known.get(key)
         if route is None:
-            moves = reduction(slot.layout, made, rounds, want, self._axis_sizes)
-            route = self._known[key] = Route(moves, sum(self._move_s(m) for m in moves))
+            given = (slot.layout, made, way.rounds, want, self._axis_sizes)
+            ways = [best_of_parts(*given, picks)] if picks else reductions(
+                *given, at_once=self._scatters_at_once, written_out=op.at_once
+            )  # fmt: skip
+            routes = [Route(moves, sum(self._move_s(m) for m in moves)) for moves in ways]
+            route = self._known[key] = min(routes, key=lambda one: one.seconds)
         return route
 
 
@@ -118,6 +148,10 @@ class _Way(NamedTuple):
 
 def choose(op: OpClass, stored: Sequence[Placement], prices: Prices) -> Choice:
     """The cheapest way to compute `op` when its slots are stored like this; ties keep order."""
+    if op.rule.leader is not None:
+        way = _way(op, _claimed(op.slots[op.rule.leader], stored[op.rule.leader]), prices)
+        if way is not None:
+            return _choice(op, way, stored, prices)
     options = _options(op, stored, prices.axis_sizes)
     first = tuple([o[0] if o else WHOLE for o in options])
     if max(map(len, options)) <= 1 and all([a == WHOLE or op.kinds[a] == PASS for a in first]):  # noqa: C419
@@ -134,6 +168,11 @@ def choose(op: OpClass, stored: Sequence[Placement], prices: Prices) -> Choice:
     return _choice(op, best, stored, prices)
 
 
+def _claimed(slot: Slot, placement: Placement) -> Placement:
+    """The op's claims when it is computed as a slot is stored."""
+    return tuple([slot.to_op[j] if j != WHOLE else WHOLE for j in placement])
+
+
 def _seconds(
     op: OpClass, way: _Way, stored: Sequence[Placement], prices: Prices, enough: float
 ) -> float:
@@ -147,7 +186,7 @@ def _seconds(
     for slot, made, want in zip(op.results, way.produced, stored[len(op.operands) :], strict=True):
         if way.partial:
             once = op.rounds if made == want else 1  # what is scattered cannot wait for the end
-            total += routes.reduce(slot, made, way.rounds, want).seconds / once
+            total += routes.reduce(op, slot, way, made, want).seconds / once
         elif made != want:
             total += routes.reshard(slot, made, want).seconds
     return total
@@ -187,26 +226,26 @@ def _needed(slot: Slot, claims: Placement) -> Placement:
 
 def _possible(op: OpClass, claims: Sequence[int], axis_sizes: Sequence[int]) -> bool:
     """Whether the atoms divide and only prefixes of compound dims are split."""
-    left = list(op.sizes)
+    parts = [1] * len(op.sizes)
     for n, c in zip(axis_sizes, claims, strict=True):
         if c != WHOLE:
-            if left[c] < n or (left[c] % n and not op.pads[c]):
+            if not can_divide(op.sizes[c], parts[c], n, pads=op.pads[c]):
                 return False
-            left[c] = -(-left[c] // n)
+            parts[c] *= n
     claimed = set(claims)
     for slot in op.slots:
         atoms = slot.layout.atoms
         for j, k in enumerate(slot.to_op):
             if k in claimed and k != NO_ATOM:
-                for i in range(j):
-                    if atoms[i].dim == atoms[j].dim and left[slot.to_op[i]] > 1:
+                for i in slot.to_op[j - atoms[j].place : j]:
+                    if parts[i] < op.sizes[i]:
                         return False
     for halo in op.rule.halos:  # parts are even, and no window reaches further than the next one
-        parts = prod(axis_sizes[a] for a in split_by(op, claims, halo.factor))
-        if parts > 1 and (
-            op.rule.sizes[halo.factor] % parts
-            or halo.rows % parts
-            or halo.rows // parts < max(halo.before, halo.after)
+        shares = prod(axis_sizes[a] for a in split_by(op, claims, halo.factor))
+        if shares > 1 and (
+            op.rule.sizes[halo.factor] % shares
+            or halo.rows % shares
+            or halo.rows // shares < max(halo.before, halo.after)
         ):
             return False
     return True
@@ -217,12 +256,15 @@ def split_by(op: OpClass, claims: Sequence[int], factor: int) -> tuple[int, ...]
     return tuple([a for a, c in enumerate(claims) if c != WHOLE and op.factors[c] == factor])
 
 
-def _local(op: OpClass, claims: Placement, axis_sizes: Sequence[int]) -> list[int]:
-    left = list(op.sizes)
+def local_sizes(
+    sizes: Sequence[int], claims: Sequence[int], axis_sizes: Sequence[int]
+) -> list[int]:
+    """[atoms] what one device holds of each when the axes split these."""
+    parts = [1] * len(sizes)
     for n, c in zip(axis_sizes, claims, strict=True):
         if c != WHOLE:
-            left[c] = -(-left[c] // n)
-    return left
+            parts[c] *= n
+    return [local_size(size, p) for size, p in zip(sizes, parts, strict=True)]
 
 
 def _ways(op: OpClass, options: list[list[int]], prices: Prices) -> list[_Way]:
@@ -251,7 +293,7 @@ def _way(op: OpClass, claims: Placement, prices: Prices) -> _Way | None:
             prices.routes.bytes(slot, p)
             for slot, p in zip(op.slots, (*needs, *produced), strict=True)
         ]
-        local = _local(op, claims, prices.axis_sizes)
+        local = local_sizes(op.sizes, claims, prices.axis_sizes)
         exchanges = _exchanges(op, claims, slot_bytes, prices.axis_sizes)
         way = _Way(
             claims, needs, produced, partial,
@@ -268,19 +310,29 @@ def _choice(op: OpClass, way: _Way, stored: Sequence[Placement], prices: Prices)
     into = [routes.reshard(s, have, need) for s, have, need in zip(op.operands, stored, way.needs)]  # noqa: B905
     results = list(zip(op.results, way.produced, stored[count:], strict=True))
     if way.partial:
-        out = [routes.reduce(s, made, way.rounds, want) for s, made, want in results]
+        out = [routes.reduce(op, s, way, made, want) for s, made, want in results]
     else:
         out = [routes.reshard(s, made, want) for s, made, want in results]
     temp = prices.scratch_bytes(op, way.slot_bytes)
     for size, route in zip(way.slot_bytes, (*into, *out), strict=True):
-        if route.moves:
-            temp += size
+        if route.travels or (route.moves and not op.rule.fusible):
+            temp += sum(map(prices.buffer_bytes, _copies(size, route)))
     return Choice(
         way.claims, way.needs, way.produced, way.partial,
         tuple([r.moves for r in into]), way.exchanges, tuple([r.moves for r in out]),
         way.compute_s, tuple([r.seconds for r in into]), tuple([r.seconds for r in out]),
         way.exchange_s, temp,
     )  # fmt: skip
+
+
+def _copies(size: int, route: Route) -> list[int]:
+    """[bytes] of a slot as the op has it, or of what is gathered on the way and split again.
+
+    What is put together in another order than it is kept in exists once more.
+    """
+    gathered = [m.bytes for m in route.moves if m.kind in (ALL_GATHER, ALL_TO_ALL)]
+    on_the_way = [m.bytes for m in route.moves[:-1] if m.kind == ALL_GATHER]
+    return [max([size, *on_the_way]), *([max(gathered)] if route.reordered else [])]
 
 
 def _rounds(

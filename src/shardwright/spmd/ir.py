@@ -5,18 +5,19 @@ Plain data, independent of JAX once built. It is what tests read and what `expla
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from shardwright.program.types import LITERAL, Op, Program, format_type
-from shardwright.rules.rule import factor_name
+from shardwright.rules.rule import factor_names
 from shardwright.spmd.follow import Choice, Prices
 from shardwright.spmd.layout import WHOLE, Layout, Layouts, Placement
 from shardwright.spmd.moves import SLICE, Move
-from shardwright.spmd.opclass import NO_CLASS, OpClasses
+from shardwright.spmd.opclass import NO_CLASS, OpClass, OpClasses
 from shardwright.spmd.sums import Reduction, Sum, find_sums, reduced_once
-from shardwright.spmd.weights import region_weights
+from shardwright.spmd.weights import region_runs, region_weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class Row:
     depth: int  # of nested regions
     results: tuple[str, ...]  # %12:f32[8/4,16]
     operands: tuple[str, ...]
-    claims: tuple[tuple[str, str], ...]  # (axis, factor of the rule)
+    claims: tuple[tuple[str, str], ...]  # (axis, factor of the rule, see atom_names)
     collectives: tuple[Collective, ...]
     compute_s: float
     count: float
@@ -123,12 +124,13 @@ def build_ir(given: Partitioned) -> Ir:
     for collective in find_collectives(given):
         moved.setdefault(collective.op, []).append(collective)
     rows = []
+    letters = [atom_names(op_class) for op_class in given.classes.table]
     for op in program.ops:
         c = int(given.classes.of_op[op.index])
         if c == NO_CLASS:
             continue
         choice = given.choices[c]
-        claims = [(names[a], factor_name(k)) for a, k in enumerate(choice.claims) if k != WHOLE]
+        claims = [(names[a], letters[c][k]) for a, k in enumerate(choice.claims) if k != WHOLE]
         row = Row(
             op.index, op.name, depth[op.region],
             tuple(f"%{v}:{given.shape(v)}" for v in op.results),
@@ -139,10 +141,24 @@ def build_ir(given: Partitioned) -> Ir:
     return Ir(tuple(given.axes), tuple(rows))
 
 
+def atom_names(op_class: OpClass) -> list[str]:
+    """[op atoms] The letter that the printed rule gives to each atom's factor.
+
+    Where a reshape elsewhere in the program cuts a factor into several atoms, `i.0` is the major
+    part of `i`, `i.1` the next: [B*S] after [B,S] is one factor of an op, and two atoms.
+    """
+    letters, parts, seen = factor_names(op_class.rule), Counter(op_class.factors), Counter[int]()
+    out = []
+    for f in op_class.factors:
+        out.append(f"{letters[f]}.{seen[f]}" if parts[f] > 1 else letters[f])
+        seen[f] += 1
+    return out
+
+
 def find_collectives(given: Partitioned) -> list[Collective]:
     """Every collective of the step, in program order."""
     program, choices, of_op = given.program, given.choices, given.classes.of_op.tolist()
-    weights = region_weights(program)
+    runs = region_runs(program)
     summed: dict[int, tuple[Sum, Reduction]] = {}  # ops whose sums are added, then reduced
     for one in find_sums(program):
         once = reduction_of(given, one)
@@ -153,9 +169,9 @@ def find_collectives(given: Partitioned) -> list[Collective]:
     moved: set[tuple[int, int, int, bool, Placement]] = set()
     found: list[Collective] = []
     for op in program.ops:
-        if of_op[op.index] == NO_CLASS or still[of_op[op.index]] or not weights[op.region]:
+        if of_op[op.index] == NO_CLASS or still[of_op[op.index]]:
             continue
-        choice, add = choices[of_op[op.index]], _Adder(given, op, weights[op.operand_region], found)
+        choice, add = choices[of_op[op.index]], _Adder(given, op, runs[op.operand_region], found)
         slot = 0
         for v in op.operands:
             if v == LITERAL:
@@ -165,7 +181,7 @@ def find_collectives(given: Partitioned) -> list[Collective]:
                 moved.add(key)
                 add(choice.operand_moves[slot], v, f"{describe(program, v)} is needed by {op.name}")
             slot += 1
-        add = add._replace(times=weights[op.result_region])
+        add = add._replace(times=runs[op.result_region])
         for v in op.results[:1]:
             add(choice.exchanges, v, f"{op.name} reaches over the split of its operand")
         if op.index in summed:
@@ -175,7 +191,7 @@ def find_collectives(given: Partitioned) -> list[Collective]:
                 if once.after_loop:
                     what = "sum over all rounds of a scan"
                     parent = program.regions[op.region].parent
-                    add = add._replace(times=weights[parent])
+                    add = add._replace(times=runs[parent])
                 add(once.moves, one.value, f"{what}, kept as {given.shape(one.value)}")
             continue
         for v, moves in zip(op.results, choice.result_moves, strict=True):

@@ -14,13 +14,12 @@ import numpy as np
 
 from shardwright.analysis.analysis import Analysis
 from shardwright.errors import ShardwrightError
-from shardwright.program.tracing import CARRIES
-from shardwright.program.types import LITERAL, NO_OP, Program
+from shardwright.program.types import CARRIES, LITERAL, NO_OP, Program
 from shardwright.rules.rule import MATRIX
-from shardwright.spmd.decisions import UPDATES, State
+from shardwright.spmd.decisions import UPDATES, Placement, State
+from shardwright.spmd.division import can_divide, local_size
 
 WHOLE = -1  # an axis that splits no atom of a value
-Placement = tuple[int, ...]  # [axes] atom index or WHOLE
 
 _NEVER = 1 << 20  # the rank of a group that is not listed
 
@@ -58,32 +57,41 @@ class Layout(NamedTuple):
         dim = self.atoms[atom].dim
         return not self.border and sum(a.dim == dim for a in self.atoms) == 1
 
-    def can_split(self, atom: int, left: int, n: int) -> bool:
-        """Whether n devices can share what is `left` of an atom."""
-        return self.units > 0 and left >= n and (left % n == 0 or self.pads(atom))
+    def parts(self, placement: Placement, axis_sizes: Sequence[int]) -> list[int]:
+        """[atoms] how many devices share each; axes behind the placement split nothing."""
+        parts = [1] * len(self.atoms)
+        for atom, n in zip(placement, axis_sizes, strict=False):
+            if atom != WHOLE:
+                parts[atom] *= n
+        return parts
+
+    def can_split(self, atom: int, parts: Sequence[int], n: int) -> bool:
+        """Whether n devices can share what each of `parts` devices holds of an atom.
+
+        Only a prefix of a compound dim can be split: all on its major side is split to the end.
+        """
+        a = self.atoms[atom]
+        return (
+            self.units > 0
+            and can_divide(a.size, parts[atom], n, pads=self.pads(atom))
+            and all(self.atoms[k].size == parts[k] for k in range(atom - a.place, atom))
+        )
 
     def can_store(self, placement: Placement, axis_sizes: Sequence[int]) -> bool:
-        """Whether atoms divide, and only prefixes of compound dims are split."""
-        left = [a.size for a in self.atoms]
+        """Whether each axis can split its atom, given what the axes before it split."""
+        parts = [1] * len(self.atoms)
         for atom, n in zip(placement, axis_sizes, strict=True):
-            if atom == WHOLE:
-                continue
-            dim = self.atoms[atom].dim
-            before = [left[k] for k in range(atom) if self.atoms[k].dim == dim]
-            if not self.can_split(atom, left[atom], n) or any(k > 1 for k in before):
-                return False
-            left[atom] = -(-left[atom] // n)
+            if atom != WHOLE:
+                if not self.can_split(atom, parts, n):
+                    return False
+                parts[atom] *= n
         return True
 
     def local_bytes(self, placement: Placement, axis_sizes: Sequence[int]) -> int:
         """Bytes of one device's part."""
-        sizes = [a.size for a in self.atoms]
-        for axis, atom in enumerate(placement):
-            if atom != WHOLE:
-                sizes[atom] = -(-sizes[atom] // axis_sizes[axis])
         total = self.itemsize * self.units
-        for size in sizes:
-            total *= size
+        for a, parts in zip(self.atoms, self.parts(placement, axis_sizes), strict=True):
+            total *= local_size(a.size, parts)
         return total
 
 
@@ -118,7 +126,10 @@ class Layouts:
             for j, a in enumerate(layout.atoms):
                 self._group[s, j], self._size[s, j] = a.group, a.size
                 self._pads[s, j] = layout.pads(j)
-                self._able[:, s, j] = [layout.can_split(j, a.size, n) for n in self.axis_sizes]
+                self._able[:, s, j] = [
+                    layout.units > 0 and can_divide(a.size, 1, n, pads=layout.pads(j))
+                    for n in self.axis_sizes
+                ]
                 if a.bit >= 0:
                     self._bit[s, j], self._side[s, j] = a.bit, a.side
                 for k in range(j):
@@ -137,7 +148,7 @@ class Layouts:
         """
         batch, count, axes = len(states), len(self.table), len(self.axis_sizes)
         chosen = np.full((batch, count, axes), WHOLE, np.int64)
-        left_over = np.broadcast_to(self._size, (batch, *self._size.shape)).copy()  # [B, S, J]
+        parts = np.ones((batch, *self._size.shape), np.int64)  # [B, S, J] devices that share it
         for a, n in enumerate(self.axis_sizes):
             lists = [s[a] for s in states]
             if not any(lists):
@@ -153,17 +164,17 @@ class Layouts:
                 taken = chosen[:, :, earlier]
                 b, s = np.nonzero(taken != WHOLE)
                 j = taken[b, s]
-                rest = left_over[b, s, j]
-                stuck = ((rest % n != 0) & ~self._pads[s, j]) | (rest < n)
+                shared = parts[b, s, j]  # 1 behind an axis of one device
+                stuck = (shared > 1) & (self._size[s, j] % (shared * n) != 0)
                 rank[b[stuck], s[stuck], j[stuck]] = _NEVER
             if self._compound:  # only a prefix of a compound dim can be split
-                rank[((left_over > 1)[:, :, None, :] & self._left).any(-1)] = _NEVER
+                rank[((parts < self._size)[:, :, None, :] & self._left).any(-1)] = _NEVER
             best = rank.argmin(2)  # [B, S]
             b, s = np.nonzero(np.take_along_axis(rank, best[:, :, None], 2)[:, :, 0] < _NEVER)
             j = best[b, s]
             chosen[b, s, a] = j
-            left_over[b, s, j] = -(-left_over[b, s, j] // n)
-        return chosen, left_over.prod(2) * self._base
+            parts[b, s, j] *= n
+        return chosen, (-(-self._size // parts)).prod(2) * self._base
 
 
 class _Bits:
@@ -272,7 +283,7 @@ def find_updates(program: Program) -> list[bool]:
     """For each value, whether it never feeds a contraction: gradients, moments, new weights.
 
     A result that takes the place of a donated input is stored as that input is; a loop stores
-    what it hands to its next round as what it got from the last.
+    what it hands on as what it got, in its condition and after its last round too.
     """
     feeds = [False] * (len(program.values) + 1)  # the last entry stands for literals
     before: list[bool] = []
@@ -281,7 +292,8 @@ def find_updates(program: Program) -> list[bool]:
         for op in reversed(program.ops):
             read = op.operands if op.name in CARRIES else ()
             if op.rule.unit == MATRIX or any(feeds[v] for v in (*op.results, *read)):
-                for v in op.operands:
+                alike = op.results if op.name in ("while.init", *CARRIES) else ()
+                for v in (*op.operands, *alike):
                     feeds[v] = True
         feeds[LITERAL] = False
     for position, source in program.aliases.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import permutations
 from typing import NamedTuple
 
 from shardwright.spmd.layout import WHOLE, Layout, Placement
@@ -20,7 +21,7 @@ class Move(NamedTuple):
     kind: str
     axes: tuple[int, ...]  # mesh axes, in mesh order
     bytes: int  # the larger side on one device
-    after: Placement
+    after: Placement  # between two scatters of one sum: of its size, and no sharding
 
 
 def _put(placement: Placement, axes: Sequence[int], atom: int) -> Placement:
@@ -149,27 +150,14 @@ def _minor(layout: Layout, at: Placement, axes: Sequence[int], atom: int) -> lis
 
 
 def _splits(layout: Layout, placement: Placement, axis_sizes: Sequence[int]) -> bool:
-    """Whether nobody is left without a part, and only prefixes of compound dims are split."""
-    left = [a.size for a in layout.atoms]
-    for axis, atom in enumerate(placement):
-        if atom != WHOLE:
-            if left[atom] < axis_sizes[axis]:
-                return False
-            left[atom] = -(-left[atom] // axis_sizes[axis])
-    return all(
-        left[i] == 1 for j in placement if j != WHOLE for i in range(j - layout.atoms[j].place, j)
-    )
+    """Whether JAX has a sharding for it: as stored inside a program, where parts may be uneven."""
+    return layout._replace(border=False).can_store(placement, axis_sizes)
 
 
 def _evenly(layout: Layout, placement: Placement, axis_sizes: Sequence[int]) -> bool:
     """Whether all parts are of one size: only such a sum can be scattered in one collective."""
-    left = [a.size for a in layout.atoms]
-    for axis, atom in enumerate(placement):
-        if atom != WHOLE:
-            if left[atom] % axis_sizes[axis]:
-                return False
-            left[atom] //= axis_sizes[axis]
-    return True
+    parts = layout.parts(placement, axis_sizes)
+    return all(a.size % p == 0 for a, p in zip(layout.atoms, parts, strict=True))
 
 
 def _stuck(layout: Layout, at: Placement, leaving: Sequence[int]) -> set[int]:
@@ -185,26 +173,109 @@ def _stuck(layout: Layout, at: Placement, leaving: Sequence[int]) -> set[int]:
     return out
 
 
-def reduction(
-    layout: Layout, produced: Placement, rounds: Sequence[tuple[int, ...]], stored: Placement,
-    axis_sizes: Sequence[int],
-) -> list[Move]:  # fmt: skip
-    """The moves that turn partial results, placed as `produced`, into `stored`.
+def gathers_minor(
+    layout: Layout, at: Placement, moves: Sequence[Move], axis_sizes: Sequence[int]
+) -> bool:
+    """Whether parts are exchanged, gathered along another dim than the major one, or padded."""
+    for move in moves:
+        if move.kind == ALL_TO_ALL:
+            return True
+        if move.kind == ALL_GATHER:
+            parts = layout.parts(at, axis_sizes)
+            dim = layout.atoms[at[move.axes[0]]].dim
+            for a, p in zip(layout.atoms, parts, strict=True):
+                if (a.dim < dim and a.size > p) or (a.dim == dim and a.size % p):
+                    return True
+        at = move.after
+    return False
 
-    `rounds` are the axes of one reduction after the other. When every axis of the last one is to
-    split the result anyway, its sum is scattered; otherwise it is reduced as a whole and
+
+def best_of_parts(
+    layout: Layout, produced: Placement, rounds: Sequence[tuple[int, ...]], stored: Placement,
+    axis_sizes: Sequence[int], itemsize: int,
+) -> list[Move]:  # fmt: skip
+    """The moves that turn the best index of each part, placed as `produced`, into `stored`.
+
+    Compilers gather the values (elements of `itemsize` bytes) and the indices of all parts.
+    """
+    moves: list[Move] = []
+    local = layout.local_bytes(produced, axis_sizes)
+    for axes in rounds:
+        size = local * math.prod(axis_sizes[a] for a in axes)
+        values = size * itemsize // layout.itemsize
+        moves += [Move(ALL_GATHER, axes, n, produced) for n in (values, size)]
+    return [*moves, *reshard(layout, produced, stored, axis_sizes)]
+
+
+def reductions(
+    layout: Layout, produced: Placement, rounds: Sequence[tuple[int, ...]], stored: Placement,
+    axis_sizes: Sequence[int], *, at_once: bool, written_out: bool,
+) -> list[list[Move]]:  # fmt: skip
+    """The moves that turn partial results, placed as `produced`, into `stored`, in each order.
+
+    `rounds` are the axes of one reduction after the other. Over the axes of the last one that are
+    to split the result anyway its sum is scattered: `at_once` in one collective for each dim,
+    otherwise over one axis after the other; over the others the parts are reduced. A sum that is
+    not `written_out`, and for which one collective is not enough, is reduced as a whole and
     sliced, which is what compilers do.
     """
     size = layout.local_bytes(produced, axis_sizes)
-    moves = [Move(ALL_REDUCE, axes, size, produced) for axes in rounds[:-1]]
+    early = [Move(ALL_REDUCE, axes, size, produced) for axes in rounds[:-1]]
     last = rounds[-1]
-    if all(stored[a] != WHOLE for a in last):
-        split = _slice(layout, produced, last, stored, axis_sizes)
-        scattered = split[-1].after
-        if _evenly(layout, scattered, axis_sizes) and (
-            scattered == stored or _splits(layout, scattered, axis_sizes)
+    kept = [a for a in last if stored[a] != WHOLE]
+    others = tuple([a for a in last if stored[a] == WHOLE])
+    if kept:
+        turns: dict[int, list[int]] = {}
+        for a in kept:
+            turns.setdefault(layout.atoms[stored[a]].dim if at_once else a, []).append(a)
+        scattered = produced
+        for a in kept:
+            scattered = _put(scattered, [a], stored[a])
+        if (
+            (written_out or (len(turns) == 1 and not others))
+            and _evenly(layout, scattered, axis_sizes)
+            and (scattered == stored or _splits(layout, scattered, axis_sizes))
         ):
-            moves += [Move(REDUCE_SCATTER, last, size, scattered), *split[1:]]
-            return [*moves, *reshard(layout, scattered, stored, axis_sizes)]
-    moves.append(Move(ALL_REDUCE, last, size, produced))
-    return [*moves, *reshard(layout, produced, stored, axis_sizes)]
+            part = layout.local_bytes(scattered, axis_sizes)
+            late = [Move(ALL_REDUCE, others, part, scattered)] if others else []
+            late += reshard(layout, scattered, stored, axis_sizes)
+            return [
+                [*early, *_scatter(layout, produced, order, scattered, axis_sizes), *late]
+                for order in permutations(turns.values())
+            ]
+    whole = Move(ALL_REDUCE, last, size, produced)
+    return [[*early, whole, *reshard(layout, produced, stored, axis_sizes)]]
+
+
+def _scatter(
+    layout: Layout, at: Placement, turns: Sequence[Sequence[int]], scattered: Placement,
+    axis_sizes: Sequence[int],
+) -> list[Move]:  # fmt: skip
+    """Reduce-scatters, each of what the one before has left.
+
+    Each cuts what a device holds, so the first axis on a dim is its major one: where the sharding
+    has another order, the parts are exchanged in the end.
+    """
+    moves: list[Move] = []
+    held = {a: (0, *_place(layout, scattered, a)) for a, j in enumerate(at) if j != WHOLE}
+    for turn, axes in enumerate(turns, 1):
+        size = layout.local_bytes(at, axis_sizes)
+        for a in axes:
+            held[a] = (turn, *_place(layout, scattered, a))
+            at = _put(at, [a], scattered[a])
+        moves.append(Move(REDUCE_SCATTER, tuple(axes), size, at))
+    crossed: set[int] = set()
+    for dim in {layout.atoms[scattered[a]].dim for a in held}:
+        here = [a for a in held if layout.atoms[scattered[a]].dim == dim]
+        wanted = sorted(here, key=lambda a: _place(layout, scattered, a))
+        pairs = zip(sorted(here, key=held.__getitem__), wanted, strict=True)
+        crossed |= {a for a, b in pairs if a != b}
+    if crossed:
+        size = layout.local_bytes(at, axis_sizes)
+        moves.append(Move(PERMUTE, tuple(sorted(crossed)), size, at))
+    return moves
+
+
+def _place(layout: Layout, placement: Placement, axis: int) -> tuple[int, int]:
+    """Where an axis stands among those of its dim, major to minor."""
+    return layout.atoms[placement[axis]].place, axis

@@ -32,8 +32,8 @@ class OpClass:
 
     __slots__ = (
         "at_once", "detours", "example", "factors", "in_results", "index", "key_layouts", "kinds",
-        "operands", "pads", "results", "rounds", "rule", "sizes", "slots", "splittable", "ways",
-        "ways_with",
+        "operands", "pads", "picks", "results", "rounds", "rule", "sizes", "slots", "splittable",
+        "ways", "ways_with",
     )  # fmt: skip
 
     def __init__(
@@ -49,9 +49,10 @@ class OpClass:
         self.splittable = splittable  # [op atoms]
         # [op atoms] whether an axis may split it unevenly: compilers pad dots, sums and what is
         # computed element by element, not what works along a dim (sorts, windows).
-        along = bool(rule.halos) or (rule.unit != NOTHING and REPLICATE in rule.kinds)
+        along = rule.unit != NOTHING and not {PERMUTE, REPLICATE}.isdisjoint(rule.kinds)
         self.pads = tuple(
             kind not in (PERMUTE, REPLICATE)
+            and factors[k] not in rule.even
             and not along
             and not any(_shares_dim(slot, k) for slot in (*operands, *results))
             for k, kind in enumerate(kinds)
@@ -62,6 +63,7 @@ class OpClass:
         # Whether partial sums over several dims are reduced in one collective. What can be added
         # up is lowered so (lowering/partial.py); others a compiler reduces one dim after the other.
         self.at_once = sums_at_once(rule) or (adds_entries(rule) and operands[0].layout.made_up)
+        self.picks = not {"argmax", "argmin"}.isdisjoint(kinds)  # an index, by the value there
         self.operands = operands  # literals left out
         self.results = results
         self.slots = operands + results
@@ -77,6 +79,7 @@ def sums_at_once(rule: Rule) -> bool:
     """Whether an op is a dot or a plain sum: any dims that it reduces are reduced together."""
     return (
         not rule.fusible
+        and rule.maps
         and rule.unit != NOTHING
         and len(rule.operands) <= 2
         and len(rule.results) == 1

@@ -115,7 +115,7 @@ def _accumulators(program: Program) -> dict[int, Loop]:
     """{what an addition to a carry of a scan gives: the loop}, if nothing else uses either."""
     uses, found = program.uses(), {}
     for tie in program.ops:
-        if tie.name != "scan.carry" or LITERAL in tie.operands:
+        if tie.name != "scan.carry" or len(tie.operands) < 2:  # the next round gets a literal
             continue
         after, before = tie.operands
         add = program.values[after].op

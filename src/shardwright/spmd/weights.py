@@ -41,6 +41,7 @@ class Weights:
     """Times per step."""
 
     compute: np.ndarray  # [classes]
+    exchanges: np.ndarray  # [classes] exchanges with neighbours
     operands: list[np.ndarray]  # [classes][operands] moves of operands not shared
     results: list[np.ndarray]  # [classes][results] moves of results not summed
     shared: list[Together]
@@ -50,8 +51,8 @@ class Weights:
 
 def weigh(program: Program, classes: OpClasses, layout_of: np.ndarray) -> Weights:
     """Counts every op of the program into its class."""
-    region = region_weights(program)
-    compute = np.zeros(len(classes.table))
+    region, runs = region_weights(program), region_runs(program)
+    compute, exchanges = np.zeros(len(classes.table)), np.zeros(len(classes.table))
     operands = [np.zeros(len(c.operands)) for c in classes.table]
     results = [np.zeros(len(c.results)) for c in classes.table]
     uses: dict[tuple[int, int, int, bool], list[Member]] = defaultdict(list)
@@ -63,8 +64,9 @@ def weigh(program: Program, classes: OpClasses, layout_of: np.ndarray) -> Weight
         if c == NO_CLASS:
             continue
         compute[c] += region[op.region]
+        exchanges[c] += runs[op.region]
         if op.index not in summed:
-            results[c] += region[op.result_region]
+            results[c] += runs[op.result_region]
         slot = 0
         for v in op.operands:
             if v != LITERAL:
@@ -75,9 +77,9 @@ def weigh(program: Program, classes: OpClasses, layout_of: np.ndarray) -> Weight
         distinct = frozenset(members)
         if len(distinct) == 1:
             c, slot = members[0]
-            operands[c][slot] += region[at]
+            operands[c][slot] += runs[at]
         else:
-            shared[int(layout_of[v]), distinct] += region[at]
+            shared[int(layout_of[v]), distinct] += runs[at]
     added: dict[tuple[Any, ...], tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
     for one in sums:
         first, *rest = [(of_op[leaf.op], leaf.order) for leaf in one.leaves]
@@ -85,10 +87,10 @@ def weigh(program: Program, classes: OpClasses, layout_of: np.ndarray) -> Weight
         key = (int(layout_of[one.value]), (first, *sorted(rest, key=str)), witnesses)
         home = program.regions[program.ops[one.leaves[0].op].region]
         inside, after = added[key]
-        outside = region[home.parent] if one.loop else 0.0
-        added[key] = (inside + region[home.index], after + outside)
+        outside = runs[home.parent] if one.loop else 0.0
+        added[key] = (inside + runs[home.index], after + outside)
     return Weights(
-        compute, operands, results,
+        compute, exchanges, operands, results,
         [Together(tuple(sorted(m)), w, lay) for (lay, m), w in sorted(shared.items(), key=str)],
         [
             Together(
@@ -101,8 +103,13 @@ def weigh(program: Program, classes: OpClasses, layout_of: np.ndarray) -> Weight
     )  # fmt: skip
 
 
+def region_runs(program: Program) -> list[float]:
+    """[regions] runs per step, every branch of a cond counted: what moves in it is not free."""
+    return [float(program.trips(r.index)) for r in program.regions]
+
+
 def region_weights(program: Program) -> list[float]:
-    """Runs per step of each region; of a cond's branches only the heaviest counts."""
+    """[regions] runs per step; of a cond's branches only the heaviest counts."""
     work = [0.0] * len(program.regions)
     for op in program.ops:
         points = op.rule.work

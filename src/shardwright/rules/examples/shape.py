@@ -34,7 +34,7 @@ EXAMPLES = [
     Example("slice", lambda x: x[:, :4], "f32[4,8]", "([i,j])->([i,j]) {i=4,j=8} permutation={j}", "first half"),
     Example("slice", lambda x: lax.slice(x, (0, 1), (4, 8), (1, 2)), "f32[4,8]", "([i,jk])->([i,j]) {i=4,j=4,k=2} need_replication={k}", "every other"),
     Example("slice", lambda x: lax.slice(x, (0, 3), (4, 8), (1, 3)), "f32[4,8]", "([i,j])->([i,j]) {i=4,j=8} permutation={j}", "every third"),
-    Example("slice", lambda x: x[2], "f32[4,8]", "([i,j])->([1,j]) {i=4,j=8} reduction={i}", "one entry"),
+    Example("slice", lambda x: x[2], "f32[4,8]", "([i,j])->([1,j]) {i=4,j=8} reduction={i} even={i}", "one entry"),
     Example("pad", lambda x: jnp.pad(x, ((0, 0), (1, 3))), "f32[4,8]", "([i,j],[])->([i,j]) {i=4,j=12} permutation={j}", "both ends"),
     Example("pad", lambda x: lax.pad(x, 0.0, [(0, 0, 0), (0, 8, 0)]), "f32[4,8]", "([i,j],[])->([i,j]) {i=4,j=16} permutation={j}", "to twice the size"),
     Example("pad", lambda x: lax.pad(x, 0.0, [(0, 0, 0), (1, 0, 1)]), "f32[4,8]", "([i,j],[])->([i,j]) {i=4,j=16} permutation={j}", "between"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import os
 from typing import Any, NamedTuple
 
 import jax
@@ -14,10 +15,18 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from shardwright.errors import ShardwrightError
-from shardwright.lowering.compiled import involuntary_remats, totals
-from shardwright.lowering.gpu_targets import GPUS, target_config
-from shardwright.lowering.host_child import compile_in_child
-from shardwright.lowering.targets import Target, compile_for, devices_of, parse_target, run_for
+from shardwright.referee.compiled import involuntary_remats, totals
+from shardwright.referee.host_child import _environment, compile_in_child
+from shardwright.referee.targets import (
+    Target,
+    compile_for,
+    devices_of,
+    parse_target,
+    run_each,
+    run_for,
+)
+
+pytestmark = pytest.mark.slow  # in all: it starts processes
 
 MESH = {"data": 4, "model": 2}
 WIDE = {"data": 4, "model": 4}  # more devices than this process has: a child must do it
@@ -253,7 +262,23 @@ def test_only_here_and_on_hosts_can_programs_run() -> None:
         run_for(parse_target("cuda:h100:8"), build, values(), mesh=MESH)
 
 
-@pytest.mark.parametrize("chip", GPUS)
-def test_gpu_configurations_are_complete(chip: str) -> None:
-    text = target_config(GPUS[chip])
-    assert text.count("{") == text.count("}") and f'name: "{GPUS[chip].name}"' in text
+@pytest.mark.parametrize("given, count, threads", [
+    ("", 8, max(16, os.cpu_count() or 1)), ("4", 8, 16), ("64", 8, 64), ("nonsense", 512, 1024),
+])  # fmt: skip
+def test_a_child_has_threads_for_all_devices_and_their_work(
+    given: str, count: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NPROC", given)
+    assert _environment(count)["NPROC"] == str(threads)
+
+
+@pytest.mark.parametrize("target, mesh", [("cpu:8", MESH), ("cpu:16", WIDE)])
+def test_compiled_once_and_run_on_each(target: str, mesh: dict[str, int]) -> None:
+    def twice(mesh: Any) -> Any:
+        rows = NamedSharding(mesh, P("data"))
+        return jax.jit(lambda x: 2 * x, in_shardings=rows, donate_argnums=0)
+
+    runs = [(np.full(16, i, np.float32),) for i in range(3)]
+    results, _ = run_each(parse_target(target), twice, runs, mesh=mesh)
+    for (given,), result in zip(runs, results, strict=True):
+        np.testing.assert_array_equal(result, 2 * given)

@@ -11,8 +11,8 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from shardwright.errors import ShardwrightError
-from shardwright.lowering.compiled import totals
-from shardwright.lowering.targets import OutOfMemory, compile_for, devices_of, parse_target
+from shardwright.referee.compiled import totals
+from shardwright.referee.targets import OutOfMemory, compile_for, devices_of, parse_target
 
 pytest.importorskip("libtpu")
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -21,7 +21,7 @@ import numpy as np
 
 from shardwright import _jax
 from shardwright.errors import ShardwrightError
-from shardwright.lowering.compiled import (
+from shardwright.referee.compiled import (
     CompiledCollective,
     CompiledMemory,
     captured_stderr,
@@ -29,8 +29,8 @@ from shardwright.lowering.compiled import (
     read_cycles,
     read_memory,
 )
-from shardwright.lowering.gpu_targets import GPUS, target_config
-from shardwright.lowering.host_child import compile_in_child, to_host, without_devices
+from shardwright.referee.gpu_targets import GPUS, target_config
+from shardwright.referee.host_child import compile_in_child, to_host, without_devices
 
 # A function from a mesh (jax Mesh or AbstractMesh) to a jitted function with its shardings set.
 Build = Callable[[Any], Any]
@@ -155,29 +155,30 @@ def compile_for(
 
 
 def run_for(
-    target: Target,
-    build: Build,
-    args: tuple[Any, ...],
-    *,
-    mesh: Mapping[str, int],
-    kwargs: Mapping[str, Any] | None = None,
+    target: Target, build: Build, args: tuple[Any, ...], *, mesh: Mapping[str, int]
 ) -> tuple[Any, Compiled]:
     """(results as host arrays, Compiled) of running `build(mesh)` on these host arrays."""
+    (results,), compiled = run_each(target, build, [args], mesh=mesh)
+    return results, compiled
+
+
+def run_each(
+    target: Target, build: Build, runs: Sequence[tuple[Any, ...]], *, mesh: Mapping[str, int]
+) -> tuple[list[Any], Compiled]:
+    """(results of each run, Compiled): compiled once, run on these host arrays of equal types."""
     if not target.can_run:
         raise ShardwrightError(
             f"{target} can compile but not run without the hardware", try_="run=False"
         )
     if _needs_child(target, mesh):
-        reply = compile_in_child(
-            build, args, kwargs or {}, mesh, _host_count(target, mesh), run=True
-        )
+        reply = compile_in_child(build, runs[0], {}, mesh, _host_count(target, mesh), runs=runs)
         memory = CompiledMemory(**reply.memory)
-        return reply.outputs, _compiled(target, mesh, reply.hlo, memory, reply.stderr)
+        return list(reply.outputs), _compiled(target, mesh, reply.hlo, memory, reply.stderr)
     jitted = build(_jax_mesh(target, mesh))
     with captured_stderr() as err:
-        hlo, memory = _compile(target, jitted.lower(*args, **kwargs or {}))
+        hlo, memory = _compile(target, jitted.lower(*runs[0]))
     # The jitted function places host arrays itself; the executable would refuse them.
-    results = jax.tree.map(to_host, jitted(*args, **kwargs or {}))
+    results = [jax.tree.map(to_host, jitted(*args)) for args in runs]
     return results, _compiled(target, mesh, hlo, memory, err.text)
 
 

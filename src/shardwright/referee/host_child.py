@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import prod
 from pathlib import Path
@@ -23,17 +23,17 @@ import numpy as np
 
 from shardwright import _jax
 from shardwright.errors import ShardwrightError
-from shardwright.lowering.child import Reply, Request
+from shardwright.referee.child import Reply, Request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildReply:
-    """What the child's compiler made of the program, and its results if it ran."""
+    """What the child's compiler made of the program, and its results each time it ran."""
 
     hlo: str
     memory: dict[str, int]
     stderr: str
-    outputs: Any = None
+    outputs: tuple[Any, ...] = ()
 
 
 def compile_in_child(
@@ -43,25 +43,25 @@ def compile_in_child(
     mesh: Mapping[str, int],
     device_count: int,
     *,
-    run: bool = False,
+    runs: Sequence[tuple[Any, ...]] = (),
 ) -> ChildReply:
-    """The child's reply for `build(AbstractMesh)`; with `run`, its results as host arrays."""
+    """The child's reply for `build(AbstractMesh)`, with results of each of `runs`."""
     jitted = build(jax.sharding.AbstractMesh(tuple(mesh.values()), tuple(mesh)))
     lowered = _jax.lower_for(jitted.trace(*without_devices(args), **without_devices(kwargs)), "cpu")
-    inputs, shapes = None, []
-    if run:
+    inputs, shapes = [], []
+    if runs:
         if _jax.calls_back(lowered):
             raise ShardwrightError(
                 "a program that calls back into Python cannot run in a child process",
                 try_="start Python with XLA_FLAGS=--xla_force_host_platform_device_count="
                 f"{device_count}, or remove debug prints and callbacks",
             )
-        leaves = _dynamic_leaves(jitted, args, kwargs)
         infos = jax.tree.leaves(lowered.args_info, is_leaf=lambda x: hasattr(x, "donated"))
-        inputs = [
-            to_host(leaves[i], None if _is_key(infos[i].dtype) else infos[i].dtype)
-            for i in _jax.kept_arguments(lowered)
-        ]
+        kept = _jax.kept_arguments(lowered)
+        for run in runs:
+            leaves = _dynamic_leaves(jitted, run, kwargs)
+            dtypes = [None if _is_key(infos[i].dtype) else infos[i].dtype for i in kept]
+            inputs.append([to_host(leaves[i], t) for i, t in zip(kept, dtypes, strict=True)])
         shapes = [_physical_shape(out) for out in jax.tree.leaves(lowered.out_info)]
     request = Request(
         _jax.stablehlo_bytes(lowered),
@@ -71,9 +71,8 @@ def compile_in_child(
         shapes,
     )
     reply, stderr = ask(request, device_count)
-    outputs = None
-    if reply.outputs is not None:
-        outputs = jax.tree.unflatten(jax.tree.structure(lowered.out_info), reply.outputs)
+    tree = jax.tree.structure(lowered.out_info)
+    outputs = tuple(jax.tree.unflatten(tree, out) for out in reply.outputs)
     return ChildReply(hlo=reply.hlo, memory=reply.memory, stderr=stderr, outputs=outputs)
 
 
@@ -83,7 +82,7 @@ def ask(request: Request, device_count: int) -> tuple[Reply, str]:
         asked, replied = Path(folder, "request"), Path(folder, "reply")
         asked.write_bytes(pickle.dumps(asdict(request)))
         child = subprocess.run(
-            [sys.executable, "-m", "shardwright.lowering.child", str(asked), str(replied)],
+            [sys.executable, "-m", "shardwright.referee.child", str(asked), str(replied)],
             env=_environment(device_count),
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -130,7 +129,20 @@ def _environment(device_count: int) -> dict[str, str]:
         "JAX_ENABLE_COMPILATION_CACHE": "0",  # a cached program prints no warnings
         "PYTHONPATH": os.pathsep.join(filter(None, search)),
         "PYTHONSAFEPATH": "1",  # nothing from the working directory
+        "NPROC": str(_pool_size(device_count)),
     }
+
+
+def _pool_size(device_count: int) -> int:
+    """Threads for XLA:CPU's pools, which it sizes by NPROC or else by the cores.
+
+    Every device waits in a thread of a pool until the last one arrives at a collective. On few
+    cores there is one thread per device: the last device's compute finds none free, the
+    rendezvous starves and XLA aborts the process. Twice the devices leaves threads for compute.
+    """
+    given = os.environ.get("NPROC", "")
+    cores = int(given) if given.isdigit() else os.cpu_count() or 1
+    return max(cores, 2 * device_count)
 
 
 def _dynamic_leaves(jitted: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:

@@ -6,7 +6,7 @@ import importlib.util
 
 import pytest
 
-from tests.referee.plans import STRATEGIES, plan_for
+from tests.compilers.plans import STRATEGIES, plan_for
 
 pytestmark = pytest.mark.skipif(
     not any(importlib.util.find_spec(f"jax_cuda{major}_plugin") for major in (12, 13)),

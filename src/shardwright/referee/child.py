@@ -1,6 +1,6 @@
 """Compile, and perhaps run, a StableHLO program on this process's own host devices.
 
-Started by `shardwright.lowering.targets` as `python -m shardwright.lowering.child REQUEST REPLY`
+Started by `shardwright.referee.host_child` as `python -m shardwright.referee.child REQUEST REPLY`
 with the device count in XLA_FLAGS, because a process can choose that number only before JAX starts.
 """
 
@@ -15,17 +15,17 @@ from typing import Any
 import jax
 
 from shardwright import _jax
-from shardwright.lowering.compiled import read_memory
+from shardwright.referee.compiled import read_memory
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the parent asks for: a program, and inputs if it should run."""
+    """What the parent asks for: a program, and inputs for each time it should run."""
 
     module: bytes  # StableHLO bytecode
     device_count: int
     propagate: tuple[list[bool], list[bool]]  # whose sharding XLA may choose: arguments, results
-    inputs: list[Any] | None = None  # host arrays, one for each argument the program takes
+    runs: list[list[Any]] = field(default_factory=list)  # host arrays that it takes, per run
     output_shapes: list[tuple[int, ...]] = field(default_factory=list)  # global shapes
 
 
@@ -35,16 +35,14 @@ class Reply:
 
     hlo: str
     memory: dict[str, int]
-    outputs: list[Any] | None = None
+    outputs: list[list[Any]] = field(default_factory=list)  # of each run
 
 
 def answer(request: Request) -> Reply:
     """The Reply to a Request, computed on this process's devices."""
     devices = jax.devices()[: request.device_count]
     executable = _jax.compile_stablehlo(request.module, devices, request.propagate)
-    outputs = None
-    if request.inputs is not None:
-        outputs = executable.run(request.inputs, request.output_shapes)
+    outputs = [executable.run(inputs, request.output_shapes) for inputs in request.runs]
     return Reply(executable.as_text(), asdict(read_memory(executable)), outputs)
 
 

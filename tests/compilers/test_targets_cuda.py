@@ -11,9 +11,9 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from shardwright.lowering.compiled import totals
-from shardwright.lowering.gpu_targets import GPUS
-from shardwright.lowering.targets import compile_for, parse_target
+from shardwright.referee.compiled import totals
+from shardwright.referee.gpu_targets import GPUS
+from shardwright.referee.targets import compile_for, parse_target
 
 pytestmark = pytest.mark.skipif(
     not any(importlib.util.find_spec(f"jax_cuda{major}_plugin") for major in (12, 13)),

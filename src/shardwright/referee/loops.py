@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import NamedTuple
 
-from shardwright.lowering.hlo import Computation, Instruction, Module
 from shardwright.program.regions import ESTIMATED_TRIPS
+from shardwright.referee.hlo import Computation, Instruction, Module
 
 _KNOWN_TRIPS = re.compile(r'"known_trip_count":\s*\{\s*"n":\s*"?(\d+)')
 _TRANSPARENT = {"copy", "bitcast", "convert", "reshape", "copy-done", "copy-start", "opt-barrier"}
@@ -29,10 +30,12 @@ def runs(
     weigh: Callable[[Computation, Instruction], int],
     *,
     enter: Callable[[Instruction], bool] = lambda row: True,
+    every_branch: bool = False,
 ) -> list[Run]:
     """Every instruction with a non-zero weight, from the entry through calls and loops.
 
-    Of a conditional's branches only the heaviest runs. `enter` says which calls to look into.
+    Of a conditional's branches only the heaviest runs, unless `every_branch` counts. `enter` says
+    which calls to look into.
     """
     memo: dict[str, list[Run]] = {}
 
@@ -46,14 +49,16 @@ def runs(
                     found.append(Run(computation, row, 1, True))
                 if enter(row):
                     for branches, times, known in _calls(module, computation, row):
-                        inner = max((below(branch) for branch in branches), key=weight, default=[])
+                        each = [below(branch) for branch in branches]
+                        if not every_branch:
+                            each = [max(each, key=weight, default=[])]
                         found.extend(
                             run._replace(
                                 times=run.times * times,
                                 known=run.known and known,
                                 caller=run.caller or row,
                             )
-                            for run in inner
+                            for run in chain(*each)
                         )
             memo[name] = found
         return memo[name]

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from shardwright.lowering.groups import axes_of
-from shardwright.lowering.hlo import Computation, Instruction, Module, elements, parse, size_bytes
-from shardwright.lowering.loops import Run, runs
+from shardwright.referee.groups import axes_of
+from shardwright.referee.hlo import Computation, Instruction, Module, elements, parse, size_bytes
+from shardwright.referee.loops import Run, runs
 
 KINDS = (
     "all-reduce",
@@ -71,7 +71,7 @@ class CompiledMemory:
 def read_collectives(hlo_text: str, mesh: Mapping[str, int]) -> list[CompiledCollective]:
     """The collectives of optimised HLO text, with how often each runs in one step."""
     module = parse(hlo_text)
-    found = _without_async_repeats(runs(module, _collective_bytes))
+    found = _without_async_repeats(runs(module, _collective_bytes, every_branch=True))
     return [_collective(module, run, mesh) for run in found]
 
 

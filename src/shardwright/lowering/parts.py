@@ -1,0 +1,21 @@
+"""Functions that run on each device's own part of their operands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from shardwright.lowering.steps import Spec, partition_spec
+
+
+def on_parts(
+    fn: Callable[..., Any], mesh: Any, operands: Sequence[Spec], results: Any
+) -> Callable[..., Any]:
+    """`fn` as a function of whole arrays; `results` is one spec, or a list of them."""
+    out = [*map(partition_spec, results)] if isinstance(results, list) else partition_spec(results)
+    return jax.shard_map(
+        fn, mesh=mesh, in_specs=tuple(map(partition_spec, operands)), out_specs=out,
+        check_vma=False,
+    )  # fmt: skip

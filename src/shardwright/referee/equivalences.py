@@ -1,0 +1,183 @@
+"""Predicted against compiled bytes by kind and axes; what a compiler may run instead, by name.
+
+Bytes that agree under one kind and the same axes are struck out. What was predicted and not found
+is then matched with what was found and not predicted, by the equivalences of the platform, one
+after the other. The rest is missing or extra: errors that offset each other in a total do not here.
+
+An all-reduce for a predicted reduce-scatter is equivalent only where there is no reduce-scatter: on
+an accelerator it is twice the traffic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import permutations
+from math import prod
+from typing import NamedTuple
+
+Key = tuple[str, tuple[str, ...] | None]  # kind, axes (None: groups that are no set of axes)
+Totals = Mapping[Key, tuple[float, float]]  # (count, bytes) per step
+Sizes = Mapping[str, int]  # of the mesh axes
+Way = dict[Key, float]  # bytes of each kind and axes that stand for one byte
+
+CPU, TPU, GPU = "cpu", "tpu", "cuda"
+EVERYWHERE = (CPU, TPU, GPU)
+
+
+class Equivalence(NamedTuple):
+    """What may be compiled in place of something else."""
+
+    name: str
+    platforms: tuple[str, ...]
+    ways: Callable[[Key, Sizes], Iterator[Way]]  # of one key; each is as good
+    both_ways: bool = False  # the parts may have been predicted and the whole compiled
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Bytes that were predicted under one kind and axes and compiled under another."""
+
+    name: str
+    predicted: tuple[Key, ...]
+    compiled: tuple[Key, ...]
+    bytes: float  # of the whole: the side with one key
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One kind of collective over the same axes."""
+
+    kind: str
+    axes: tuple[str, ...] | None
+    predicted: tuple[float, float]  # (count, bytes) per step
+    compiled: tuple[float, float]
+    missing_bytes: float  # predicted, and not compiled under any name
+    extra_bytes: float  # compiled, and not predicted under any name
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Predicted against compiled, row by row."""
+
+    rows: tuple[Row, ...]
+    folds: tuple[Fold, ...]
+
+    @property
+    def error(self) -> float:
+        """The bytes apart in all rows, relative to the larger total."""
+        apart = sum(row.missing_bytes + row.extra_bytes for row in self.rows)
+        here, there = (
+            sum(getattr(row, side)[1] for row in self.rows) for side in ("predicted", "compiled")
+        )
+        return apart / max(here, there) if apart else 0.0
+
+
+def compare_traffic(predicted: Totals, compiled: Totals, sizes: Sizes, platform: str) -> Comparison:
+    """The comparison of two tables of one program on one platform: cpu, tpu or cuda."""
+    predicted, compiled = _between_devices(predicted, sizes), _between_devices(compiled, sizes)
+    missing = {key: size for key, (_, size) in predicted.items()}
+    extra = {key: size for key, (_, size) in compiled.items()}
+    for key in missing.keys() & extra.keys():
+        same = min(missing[key], extra[key])
+        missing[key] -= same
+        extra[key] -= same
+    folds: list[Fold] = []
+    for known in EQUIVALENCES:
+        if platform not in known.platforms:
+            continue
+        for key, way, size in _strike_out(known, missing, extra, sizes):
+            folds.append(Fold(known.name, (key,), tuple(way), size))
+        if known.both_ways:
+            for key, way, size in _strike_out(known, extra, missing, sizes):
+                folds.append(Fold(known.name, tuple(way), (key,), size))
+    none = (0.0, 0.0)
+    rows = [
+        Row(
+            *key, predicted.get(key, none), compiled.get(key, none),
+            missing.get(key, 0.0), extra.get(key, 0.0),
+        )
+        for key in sorted({*predicted, *compiled}, key=lambda key: (key[0], key[1] or ()))
+    ]  # fmt: skip
+    return Comparison(tuple(rows), tuple(folds))
+
+
+def _between_devices(totals: Totals, sizes: Sizes) -> Totals:
+    """The table without axes of size 1, over which nothing moves."""
+    out: dict[Key, tuple[float, float]] = {}
+    for (kind, axes), (count, size) in totals.items():
+        if axes is not None:
+            axes = tuple(a for a in axes if sizes[a] > 1)
+            if not axes:
+                continue
+        n, b = out.get((kind, axes), (0.0, 0.0))
+        out[kind, axes] = (n + count, b + size)
+    return out
+
+
+def _strike_out(
+    known: Equivalence, wholes: dict[Key, float], parts: dict[Key, float], sizes: Sizes
+) -> Iterator[tuple[Key, Way, float]]:
+    """(key, way, bytes) of what is in one table under its name and in the other under another."""
+
+    def explained(key: Key, way: Way) -> float:
+        return min([wholes[key], *(parts.get(part, 0.0) / share for part, share in way.items())])
+
+    for key in sorted(wholes, key=str):
+        ways = list(known.ways(key, sizes))
+        while ways:
+            way = max(ways, key=lambda way: explained(key, way))
+            ways.remove(way)
+            size = explained(key, way)
+            if size > 0:
+                wholes[key] -= size
+                for part, share in way.items():
+                    parts[part] -= size * share
+                yield key, way, size
+
+
+def _all_reduce(key: Key, sizes: Sizes) -> Iterator[Way]:
+    kind, axes = key
+    if kind == "reduce-scatter":
+        yield {("all-reduce", axes): 1.0}
+
+
+def _permutes(key: Key, sizes: Sizes) -> Iterator[Way]:
+    """Each device passes all parts but one on to its neighbour."""
+    kind, axes = key
+    if kind in ("all-gather", "reduce-scatter", "all-to-all") and axes:
+        n = prod(sizes[a] for a in axes)
+        yield {("collective-permute", axes): (n - 1) / n}
+
+
+def _axis_by_axis(key: Key, sizes: Sizes) -> Iterator[Way]:
+    """One collective after the other; on the way it is smaller by the axes still to come."""
+    kind, axes = key
+    if axes is None or len(axes) < 2:
+        return
+    if kind in ("all-gather", "reduce-scatter"):
+        for order in permutations(axes):
+            yield {
+                (kind, (a,)): 1.0 / prod(sizes[b] for b in order[i + 1 :])
+                for i, a in enumerate(order)
+            }
+    elif kind == "all-to-all":
+        yield {(kind, (a,)): 1.0 for a in axes}
+
+
+def _no_axes(key: Key, sizes: Sizes) -> Iterator[Way]:
+    kind, axes = key
+    if axes is not None:
+        yield {(kind, None): 1.0}
+
+
+EQUIVALENCES = (
+    # XLA:CPU writes a reduce-scatter so unless the program asks for one (psum_scatter).
+    Equivalence("reduced whole, then sliced", (CPU,), _all_reduce),
+    # The TPU compiler does so where the parts are used one by one (windowed einsums).
+    Equivalence("passed from neighbour to neighbour", (TPU,), _permutes),
+    # The bytes that cross the links are the same for gathers and scatters.
+    Equivalence("one axis after the other", EVERYWHERE, _axis_by_axis, both_ways=True),
+    # Part of an axis, say, or devices in an order of the compiler's own.
+    Equivalence("over groups that are no mesh axes", EVERYWHERE, _no_axes),
+)

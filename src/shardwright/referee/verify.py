@@ -1,0 +1,258 @@
+"""verify: what was predicted against what a real compiler does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.extend
+import numpy as np
+
+from shardwright import _jax
+from shardwright.cost.links import KINDS, Network
+from shardwright.errors import ShardwrightError
+from shardwright.lowering.apply import apply_steps
+from shardwright.lowering.jit import flat_jit, jax_mesh, sharding
+from shardwright.lowering.steps import Steps
+from shardwright.program.tracing import trace_jaxpr
+from shardwright.program.types import Program
+from shardwright.referee.agreement import Agreement, compare, relative_tolerance
+from shardwright.referee.compiled import CompiledCollective, involuntary_remats, totals
+from shardwright.referee.draws import Draw, draws, fresh, with_noise
+from shardwright.referee.equivalences import Comparison, Totals, compare_traffic
+from shardwright.referee.integers import integer_uses
+from shardwright.referee.targets import Compiled, Target, compile_for, parse_target, run_each
+
+if TYPE_CHECKING:
+    from shardwright.plan import Bound, Plan
+
+# What may lie between predicted and compiled for a plan to be called verified.
+LINK_TOLERANCE = 0.10
+MEMORY_TOLERANCE = 0.15
+GIVEN = "your arguments"  # what a run on them is called
+# Collectives that the link model does not have, and what they are priced as.
+PRICED_AS = {"ragged-all-to-all": "all-to-all", "collective-broadcast": "all-gather"}
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """One run beside the unsharded function's."""
+
+    draw: str  # which arguments
+    agreement: Agreement
+    counts: bool = True  # whether it must agree
+    why_not: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """Predicted against compiled; true when they agree."""
+
+    target: str
+    platform: str  # whose compiler: cpu, tpu or cuda
+    mesh: Mapping[str, int]
+    predicted: Totals  # {(kind, axes): (count, bytes per step)}
+    compiled: Totals
+    predicted_link_s: float
+    compiled_link_s: float  # what was compiled, under the same model of the planned device's links
+    predicted_peak_bytes: int
+    compiled_peak_bytes: int
+    rematerialisations: int  # involuntary full ones
+    cycles: int | None
+    runs: tuple[Ran, ...] = ()
+
+    @property
+    def checks_memory(self) -> bool:
+        """A CPU's figure says nothing about an accelerator's."""
+        return self.platform != "cpu"
+
+    @property
+    def traffic(self) -> Comparison:
+        """Row by row: .rows[i].missing_bytes and .extra_bytes; .folds are known equivalences."""
+        return compare_traffic(self.predicted, self.compiled, self.mesh, self.platform)
+
+    @property
+    def predicted_bytes(self) -> float:
+        return sum(b for _, b in self.predicted.values())
+
+    @property
+    def compiled_bytes(self) -> float:
+        return sum(b for _, b in self.compiled.values())
+
+    @property
+    def link_error(self) -> float:
+        """Bytes apart, kind by kind and axes by axes, relative to the larger total."""
+        return self.traffic.error
+
+    @property
+    def largest_error(self) -> float | None:
+        """Of the results, relative to each array's scale; None when not run."""
+        return max((ran.agreement.worst for ran in self.runs if ran.counts), default=None)
+
+    @property
+    def numbers_agree(self) -> bool | None:
+        """Whether results are the unsharded function's; None when not run."""
+        return all(ran.agreement for ran in self.runs if ran.counts) if self.runs else None
+
+    @property
+    def memory_error(self) -> float:
+        top = max(self.predicted_peak_bytes, self.compiled_peak_bytes, 1)
+        return abs(self.compiled_peak_bytes - self.predicted_peak_bytes) / top
+
+    @property
+    def ok(self) -> bool:
+        return (
+            self.link_error <= LINK_TOLERANCE
+            and (not self.checks_memory or self.memory_error <= MEMORY_TOLERANCE)
+            and self.rematerialisations == 0
+            and self.numbers_agree is not False
+        )
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def __str__(self) -> str:
+        from shardwright.report.verification import format_verification
+
+        return format_verification(self)
+
+
+def verify_plan(
+    plan: Plan,
+    target: str | None = None,
+    *,
+    run: bool = False,
+    seed: int = 0,
+    args: tuple[Any, ...] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+) -> Verification:
+    """Compiles the plan's program for a target and compares; `run` also compares results.
+
+    It runs on random arguments, or on `args` and `kwargs` when given.
+    """
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+        raise ShardwrightError(
+            f"seed must be an integer from 0 on, got {seed!r:.60}", try_="seed=0"
+        )
+    if args is not None and not isinstance(args, tuple | list):
+        raise ShardwrightError(
+            f"args must be the arguments of a call, got {type(args).__name__}", try_="args=(x,)"
+        )
+    with _jax.no_mesh_set():  # the target has its own
+        if not run and args is None and kwargs is None:
+            return judge(plan, compile_plan(plan, target))
+        bound = plan._require("verify()")
+        leaves = None
+        if args is not None or kwargs is not None:
+            leaves = _given(plan, bound, tuple(args or ()), dict(kwargs or {}))
+        return _run(plan, bound, parse_target(target), int(seed), leaves)
+
+
+def _given(plan: Plan, bound: Bound, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """The user's arguments as flat arrays, checked against the plan."""
+    leaves = bound.program.signature.leaves(args, kwargs)
+    plan.bind(bound.fn, *args, **kwargs)  # says what differs
+    shapes = [x for x in leaves if isinstance(x, jax.ShapeDtypeStruct)]
+    if shapes:
+        raise ShardwrightError(
+            f"args must be arrays to run on, got {shapes[0]}", try_="run=True without args"
+        )
+    return fresh(leaves)
+
+
+def _run(
+    plan: Plan, bound: Bound, target: Target, seed: int, given: list[Any] | None
+) -> Verification:
+    """The verification with every draw run twice: planned, and unsharded on one device."""
+    types = _input_types(bound)
+    closed = trace_jaxpr(bound.fn, bound.program.signature, types)
+    uses = integer_uses(closed)
+    drawn = draws(types, uses, seed) if given is None else [Draw(GIVEN, given)]
+    unsharded = jax.jit(_unsharded(closed, bound.steps), **_devices_for(bound.program, plan))
+    wanted = [[_host(x) for x in unsharded(*draw.inputs)] for draw in drawn]
+    results, compiled = run_each(
+        target, _builder(plan), [tuple(fresh(draw.inputs)) for draw in drawn], mesh=plan.mesh.shape
+    )
+    relative = relative_tolerance([v.dtype for v in bound.program.values])
+    promise = next((use.promised for use in uses if use.promised), "")
+
+    def noisy(draw: Draw) -> list[Any]:
+        return [unsharded(*inputs) for inputs in with_noise(draw.inputs, seed)]
+
+    ran = [
+        Ran(
+            draw.name, compare(got, want, relative, partial(noisy, draw)), draw.counts,
+            "" if draw.counts else f"{promise} promises that its indices are in range",
+        )
+        for draw, got, want in zip(drawn, results, wanted, strict=True)
+    ]  # fmt: skip
+    return judge(plan, compiled, tuple(ran))
+
+
+def _unsharded(closed: Any, steps: Steps) -> Callable[..., list[Any]]:
+    """The function on one device; types that name axes of a mesh are left out."""
+    if not _jax.has_explicit_types(closed):
+        return jax.extend.core.jaxpr_as_fun(closed)
+    nowhere = replace(
+        steps, by_serial={}, exits={}, inputs=((),) * len(steps.inputs),
+        outputs=((),) * len(steps.outputs),
+    )  # fmt: skip
+    return lambda *arrays: apply_steps(closed, nowhere, None, arrays)
+
+
+def _devices_for(program: Program, plan: Plan) -> dict[str, Any]:
+    """Where the function runs on its own: a shard_map that names no mesh needs one's devices."""
+    for op in program.ops:
+        if op.name == "shard_map" and isinstance(op.eqn.params["mesh"], jax.sharding.AbstractMesh):
+            return {"in_shardings": sharding(jax_mesh(plan.mesh), ())}
+    return {}
+
+
+def compile_plan(plan: Plan, target: str | None = None) -> Compiled:
+    """What the target's compiler makes of the planned function."""
+    leaves = _input_types(plan._require("verify()"))
+    return compile_for(parse_target(target), _builder(plan), tuple(leaves), mesh=plan.mesh.shape)
+
+
+def _builder(plan: Plan) -> Callable[[Any], Any]:
+    """mesh -> the planned function on flat lists of arrays."""
+    signature, steps = plan._ready()
+    fn = plan._require("verify()").fn
+    return lambda mesh: flat_jit(fn, signature, steps, mesh)
+
+
+def _input_types(bound: Bound) -> list[Any]:
+    types = [bound.program.values[v].type for v in bound.program.inputs]
+    return [jax.ShapeDtypeStruct(t.shape, t.dtype) for t in types]
+
+
+def judge(plan: Plan, compiled: Compiled, runs: tuple[Ran, ...] = ()) -> Verification:
+    """The comparison of one compilation, and of runs, with a plan."""
+    rows, network = compiled.collectives, Network(plan.mesh, plan.device)
+    platform = compiled.target.platform
+    if platform == "current":
+        platform = {"gpu": "cuda"}.get(jax.default_backend(), jax.default_backend())
+    return Verification(
+        target=str(compiled.target), platform=platform, mesh=plan.mesh.shape,
+        predicted=totals(plan.collectives), compiled=totals(rows),
+        predicted_link_s=sum(c.count * c.seconds for c in plan.collectives),
+        compiled_link_s=sum(row.count * _seconds(row, network) for row in rows),
+        predicted_peak_bytes=plan.cost.peak_bytes, compiled_peak_bytes=compiled.memory.peak_bytes,
+        rematerialisations=involuntary_remats(compiled.stderr), cycles=compiled.cycles, runs=runs,
+    )  # fmt: skip
+
+
+def _seconds(row: CompiledCollective, network: Network) -> float:
+    """Seconds of one compiled collective; over groups that are no axes as over the whole mesh."""
+    kind = row.kind if row.kind in KINDS else PRICED_AS[row.kind]
+    axes = network.mesh.names if row.axes is None else row.axes
+    return network.seconds(kind, tuple(axes), row.bytes)
+
+
+def _host(leaf: Any) -> np.ndarray:
+    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        leaf = jax.random.key_data(leaf)
+    return np.asarray(leaf)

@@ -1,0 +1,296 @@
+"""What pins and the shardings in the user's code wish for, and lists that meet the wishes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from shardwright.analysis.analysis import Analysis
+from shardwright.cost.devices import Device
+from shardwright.cost.model import CostModel
+from shardwright.errors import ShardwrightError
+from shardwright.mesh import Mesh
+from shardwright.program.types import UserPin
+from shardwright.search.roles import find_roles
+from shardwright.search.tactics import Context, Pin, Tactic
+from shardwright.spmd.decisions import Entry, State, append, empty
+from shardwright.spmd.layout import WHOLE, Layout
+
+Dims = tuple[tuple[int, ...], ...]  # axes per dim
+MOST_ADVISED = 64  # a larger axis is not advised
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """One group that must be first on one axis, and who says so."""
+
+    axis: int
+    group: int
+    said: str
+    values: tuple[int, ...] = ()  # that must end up so
+    dim: int = 0
+    must: bool = True  # else it is followed where other wishes leave room
+
+
+def matching(context: Context, pattern: str) -> list[int]:
+    """Input values whose path matches; * stands for anything, a bare name for a path's end."""
+    program = context.model.analysis.program
+    if not isinstance(pattern, str):
+        raise ShardwrightError(
+            f"a tactic names {pattern!r:.60}, which is no argument path and no label",
+            try_="\"params['w1']\", or \"*['w1']\"",
+        )
+    escaped = pattern.replace("[", "[[]")
+    return [
+        v for v in program.inputs
+        if fnmatchcase(path := program.values[v].path or "", escaped)
+        or path.endswith((f"['{pattern}']", f".{pattern}")) or path == pattern
+    ]  # fmt: skip
+
+
+def pinned_wishes(context: Context, tactics: Iterable[Tactic]) -> list[Wish]:
+    """What the Pins among these tactics wish for."""
+    pins = [t for t in tactics if isinstance(t, Pin)]
+    return [wish for pin in pins for wish in _wishes(context, pin, pins)]
+
+
+def _wishes(context: Context, pin: Pin, pins: Sequence[Pin]) -> list[Wish]:
+    axis = context.axis(pin.axis)
+    for group in context.model.analysis.all_groups:
+        if group.label == pin.what and pin.dim is None:
+            return [Wish(axis, group.index, str(pin))]
+    values = matching(context, pin.what)
+    if not values:
+        labels = ", ".join(g.label for g in context.model.analysis.groups)
+        raise ShardwrightError(f"{pin} matches no argument and no group", try_=labels)
+    if pin.dim is None:
+        raise ShardwrightError(f"{pin} needs a dim", try_=f"Pin({pin.what!r}, 0, {pin.axis!r})")
+    first = [p for p in pins if p.dim == pin.dim and context.axis(p.axis) < axis]
+    beside = [(context.axis(p.axis), set(matching(context, p.what))) for p in first]
+    by_group: dict[int, list[int]] = {}
+    for v in values:
+        taker = _taker(context, v, pin.dim, [a for a, pinned in beside if v in pinned])
+        if taker is not None:
+            by_group.setdefault(taker, []).append(v)
+    if not by_group:
+        program = context.model.analysis.program
+        dims = sorted({dim for v in values for _, dim in context.roles.groups_of[v]})
+        raise ShardwrightError(
+            f"{pin}: no matching argument has something to split there",
+            shape=program.values[values[0]].shape,
+            try_=f"dim {' or '.join(map(str, dims))}" if dims else "an argument with larger dims",
+        )
+    return [Wish(axis, g, str(pin), tuple(vs), pin.dim) for g, vs in by_group.items()]
+
+
+def _taker(context: Context, value: int, dim: int, before: Sequence[int]) -> int | None:
+    """The group that takes one more axis of a dim: of its first part that is not split up yet.
+
+    A dim that a reshape makes 2 x 4 is split by an axis of 2, and then by one of 4.
+    """
+    model = context.model
+    layout = model.layouts.table[int(model.layouts.of_value[value])]
+    atoms = [a for a in layout.atoms if a.dim == dim]
+    left = [a.size for a in atoms]
+
+    def first() -> int:
+        return next((i for i, size in enumerate(left) if size > 1), 0)
+
+    for axis in sorted(before) if atoms else ():
+        left[first()] //= model.mesh.sizes[axis]
+    return atoms[first()].group if atoms else None
+
+
+def wishes_in_code(context: Context) -> list[Wish]:
+    """What the shardings in the user's code wish for."""
+    return list(_apart(context, _said(context)))
+
+
+def _said(context: Context) -> Iterator[tuple[UserPin, Wish]]:
+    """The shardings in the user's code, as far as their axes are in the mesh.
+
+    A constraint must be met. Programs for explicit axes say where every result goes and may send
+    it elsewhere in the next line, so theirs are followed as far as they go together.
+    """
+    model, program = context.model, context.model.analysis.program
+    for pin in program.pins:
+        if pin.value in model.pinned:
+            continue  # it is there already
+        split = list(_split_dims(pin.sharding, model.mesh.names))
+        for dim, axis in split:
+            before = [a for d, a in split if d == dim and a < axis]
+            group = _taker(context, pin.value, dim, before)
+            if group is not None:
+                said = f"{pin.by}({pin.sharding.spec}) at {program.where(pin.value)}"
+                must = pin.by == "with_sharding_constraint"
+                yield pin, Wish(axis, group, said, (pin.value,), dim, must=must)
+
+
+def _apart(context: Context, said: Iterable[tuple[UserPin, Wish]]) -> Iterator[Wish]:
+    """The wishes, those of equal layers once."""
+    seen: set[tuple[Any, ...]] = set()
+    for pin, wish in said:
+        key = (wish.axis, wish.group, context.model.layouts.of_value[pin.value], wish.dim, pin.by)
+        if key not in seen:
+            seen.add(key)
+            yield wish
+
+
+def _split_dims(sharding: Any, names: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """(dim, axis) of every split that a sharding asks for on a mesh with these axis names."""
+    for dim, on in enumerate(getattr(sharding, "spec", ())):
+        for name in on if isinstance(on, tuple) else (on,):
+            if isinstance(name, str) and name in names:
+                yield dim, names.index(name)
+
+
+def listed(context: Context, wishes: Sequence[Wish]) -> State:
+    """Lists of the groups wished for: in an order that meets all wishes if one is found.
+
+    On a residual stream the sequence may be wished for and on the hidden layer its features: a
+    hidden value has both dims, so the features come first in the list. Of two dims of one group
+    ([S, S] scores) the resolution gives the one that is wished for.
+    """
+    state = empty(len(context.model.mesh.sizes))
+    for wish in wishes:
+        if wish.group not in {e.group for e in state[wish.axis]}:
+            state = append(state, wish.axis, Entry(wish.group))
+    first, seen = state, {state}
+    while True:
+        clash = next(((w, g) for w, g in unmet(context, state, wishes) if g is not None), None)
+        if clash is None:
+            return state
+        wish, taken = clash
+        mine = next(e for e in state[wish.axis] if e.group == wish.group)
+        others = [e for e in state[wish.axis] if e.group != wish.group]
+        at = next((i for i, e in enumerate(others) if e.group == taken), None)
+        if at is None:  # the same group on another dim
+            at, mine = state[wish.axis].index(mine), _resolved(context, mine, wish)
+        moved = (*others[:at], mine, *others[at:])
+        state = (*state[: wish.axis], moved, *state[wish.axis + 1 :])
+        if state in seen:
+            return first
+        seen.add(state)
+
+
+def _resolved(context: Context, entry: Entry, wish: Wish) -> Entry:
+    """The entry with its group's other resolution where the first unmet value of a wish has it."""
+    model = context.model
+    sets = model.analysis.all_groups[wish.group].conflict_sets
+    for v in wish.values:
+        layout = model.layouts.table[int(model.layouts.of_value[v])]
+        atom = next((a for a in layout.atoms if (a.group, a.dim) == (wish.group, wish.dim)), None)
+        if atom is not None and atom.bit in sets:
+            i = sets.index(atom.bit)
+            return entry._replace(bits=entry.bits & ~(1 << i) | atom.side << i)
+    return entry
+
+
+def unmet(
+    context: Context, state: State, wishes: Sequence[Wish]
+) -> Iterator[tuple[Wish, int | None]]:
+    """The wishes that these lists do not meet, and the group that took the axis, if one did."""
+    layouts = context.model.layouts
+    placements, _ = layouts.place([state])
+    for wish in wishes:
+        for v in wish.values:
+            index = int(layouts.of_value[v])
+            got = int(placements[0, index, wish.axis])
+            if got == WHOLE:
+                yield wish, None
+            elif layouts.table[index].atoms[got].dim != wish.dim:
+                yield wish, layouts.table[index].atoms[got].group
+
+
+def add_possible(
+    context: Context, wishes: list[Wish], more: Sequence[Wish]
+) -> tuple[list[Wish], list[Wish]]:
+    """(these wishes and as many more as can be met together, the rest)."""
+    kept, ignored = list(wishes), []
+    for wish in more:
+        both = [*kept, wish]
+        if any(True for _ in unmet(context, listed(context, both), both)):
+            ignored.append(wish)
+        else:
+            kept = both
+    return kept, ignored
+
+
+def reshards(context: Context, tactics: Sequence[Tactic] | None) -> dict[int, Dims]:
+    """{value: axes per dim} of the constraints that no lists meet together with those before them.
+
+    Two constraints on one stream of values that differ are a reshard: the first is what the lists
+    say, and the second, of a value of its own, is where that value is kept.
+    """
+    pins = pinned_wishes(context, tactics or ())
+    said = [(pin, wish) for pin, wish in _said(context) if wish.must]
+    kept, rest = add_possible(context, pins, list(_apart(context, said)))
+    if not rest:
+        return {}
+    state = listed(context, kept)
+    for wish in rest:  # behind: met where they clash with nothing
+        if wish.group not in {e.group for e in state[wish.axis]}:
+            state = append(state, wish.axis, Entry(wish.group))
+    pin_of = {id(wish): pin for pin, wish in said}
+    clashing = [w for w, taken in unmet(context, state, [w for _, w in said]) if taken is not None]
+    asked = {pin.value: pin for pin in (pin_of[id(wish)] for wish in clashing)}
+    return {v: dims for v, pin in asked.items() if (dims := _axes_per_dim(context, pin))}
+
+
+def constrained_model(
+    analysis: Analysis,
+    mesh: Mesh,
+    device: Device,
+    tactics: Sequence[Tactic] | None = None,
+    *,
+    overlap: float = 0.0,
+) -> CostModel:
+    """The model of a program, with the values that the user's code reshards where it says."""
+    model = CostModel(analysis, mesh, device, overlap=overlap)
+    if not any(pin.by == "with_sharding_constraint" for pin in analysis.program.pins):
+        return model
+    pinned = reshards(Context(model, find_roles(analysis)), tactics)
+    return CostModel(analysis, mesh, device, overlap=overlap, pinned=pinned) if pinned else model
+
+
+def _axes_per_dim(context: Context, pin: UserPin) -> Dims:
+    """The axes of a sharding; nothing when one of them does not divide its dim."""
+    mesh, shape = context.model.mesh, context.model.analysis.program.values[pin.value].shape
+    dims: list[list[int]] = [[] for _ in shape]
+    for dim, axis in _split_dims(pin.sharding, mesh.names):
+        dims[dim].append(axis)
+    even = all(
+        size % math.prod(mesh.sizes[a] for a in on) == 0
+        for size, on in zip(shape, dims, strict=True)
+    )
+    return tuple(map(tuple, dims)) if even else ()
+
+
+def why_whole(
+    context: Context, layout: Layout, placement: Sequence[int], wish: Wish
+) -> dict[str, str]:
+    """Why an axis cannot take a dim, and which could: facts of an error."""
+    mesh = context.model.mesh
+    parts = {j: a.size for j, a in enumerate(layout.atoms) if a.dim == wish.dim}
+    left, on = dict(parts), []
+    for axis, atom in enumerate(placement):
+        if atom in left:
+            left[atom] //= mesh.sizes[axis]
+            on.append(f"{mesh.names[axis]}={mesh.sizes[axis]}")
+    free = next((size for size in left.values() if size > 1), 1)
+    causes = []
+    if len(parts) > 1:
+        reshaped = " x ".join(map(str, parts.values()))
+        causes.append(f"a reshape makes the dim {reshaped}, and the first of these is split first")
+    if on:
+        causes.append(f"{' and '.join(on)} leave{'s' * (len(on) == 1)} {free} of it")
+    unused = [axis for axis, atom in enumerate(placement) if atom == WHOLE and axis != wish.axis]
+    fits = [mesh.names[a] for a in unused if mesh.sizes[a] > 1 and free % mesh.sizes[a] == 0]
+    sizes = [str(n) for n in range(2, min(free, MOST_ADVISED) + 1) if free % n == 0]
+    advice = [f"axis {name!r}" for name in fits]
+    advice += [f"an axis of size {', '.join(sizes)}"] if sizes else []
+    facts = {"cause": "; ".join(causes)} if causes else {}
+    return {**facts, "try_": " or ".join(advice) or "another dim"}

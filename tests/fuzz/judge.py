@@ -1,0 +1,278 @@
+"""What is asked of one case: planning, running, numbers, bytes, memory, proofs, files.
+
+The judge is XLA, and the plain function on one device. Each question that is answered badly is a
+finding; the measured bytes are kept for all cases, because some may be off in a few of them.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import traceback
+import warnings
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import shardwright as sw
+from shardwright.api import describe
+from shardwright.cost.model import CostModel
+from shardwright.mesh import Mesh
+from shardwright.plan import Bound, Plan
+from shardwright.record import build_record
+from shardwright.referee.compiled import read_collectives, read_memory, totals
+from shardwright.search.columns import TooLarge, find_columns
+from shardwright.search.exact import Certificate
+from shardwright.search.search import Found
+from shardwright.search.space import Space
+from shardwright.spmd.decisions import State, decide, decide_all
+from shardwright.zoo.example import QUICK
+from tests.fuzz.generator import FOUND, RANDOM, Case
+from tests.fuzz.numbers import wrong_numbers
+from tests.plans.runs import DEVICES
+
+SECONDS = 0.3  # of search
+MOVED_BYTES, BYTES_OFF = 8 << 10, 0.25  # bytes are compared above 8 kB
+PEAK_BYTES, PEAK_LOW = 256, 0.25  # peaks are compared unless a few scalars decide
+RANDOM_STATES, MOST_STATES = 64, 4000  # tried against a proof; enumerated
+
+# Kinds of findings that may occur in a few cases; the others never.
+TOLERATED = ("bytes", "memory", "refused pin", "sensitive")
+
+
+@dataclass
+class Verdict:
+    """What was found about a case."""
+
+    seed: int
+    how: str = FOUND
+    findings: list[tuple[str, str]] = field(default_factory=list)  # (kind, what was seen)
+    predicted_bytes: float = 0.0  # on links
+    compiled_bytes: float = 0.0
+    predicted_peak: int = 0
+    compiled_peak: int = 0
+    judged: bool = False  # whether bytes and peak can be compared on a host
+    certificate: str = ""
+    split: bool = False  # whether the plan splits anything
+
+    case: dict[str, Any] | None = None  # where something was found
+
+    def add(self, kind: str, text: str) -> None:
+        self.findings.append((kind, text))
+
+    @property
+    def kinds(self) -> list[str]:
+        return [kind for kind, _ in self.findings]
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def judge(case: Case, *, proofs: bool = True, files: bool = True) -> Verdict:
+    """The verdict on a case; `proofs` and `files` say which of the slower questions are asked."""
+    verdict = Verdict(case.seed, case.how)
+    fn, inputs = case.function(), case.inputs()
+    try:
+        plan = make_plan(case, fn)
+    except sw.ShardwrightError as error:
+        is_pin = str(error).startswith("cannot split dim")  # a part of a dim that is reshaped
+        verdict.add("refused pin" if is_pin and case.pins else "refused", str(error))
+        return verdict
+    except Exception:
+        verdict.add("plan crash", _trace())
+        return verdict
+    verdict.certificate = plan.certificate.kind
+    verdict.split = any(plan.record["decisions"].values())
+    if proofs and case.how == FOUND:
+        _judge_proof(verdict, case, plan)
+    if files:
+        _judge_file(verdict, case, fn, plan)
+    try:
+        compiled = plan.jit(fn).lower(*inputs).compile(QUICK)
+        _judge_bytes(verdict, plan, compiled)
+        results = jax.tree.leaves(compiled(*_tuple(plan.place(*inputs), inputs)))
+    except Exception:
+        verdict.add("run crash", _trace())
+        return verdict
+    verdict.findings += wrong_numbers(case, fn, [np.asarray(x) for x in results])
+    return verdict
+
+
+def _tuple(placed: Any, inputs: list[Any]) -> tuple[Any, ...]:
+    return (placed,) if len(inputs) == 1 else tuple(placed)
+
+
+def _trace() -> str:
+    """What was raised, and the last lines of the way there."""
+    error = sys.exc_info()[1]
+    frames = traceback.extract_tb(error.__traceback__ if error else None)[-6:]
+    where = [f"  {f.filename.split('/')[-1]}:{f.lineno} {f.line}" for f in frames]
+    return "\n".join([f"{type(error).__name__}: {error!s:.600}", *where])
+
+
+# Planning ---------------------------------------------------------------------------------------
+
+
+def make_plan(case: Case, fn: Any) -> Plan:
+    """The plan of a case: found, found under pins, or of a random state."""
+    types = case.types()
+    device = DEVICES.get(case.device, case.device)
+    tactics = [sw.Pin(*pin) for pin in case.pins] or None
+    if case.how != RANDOM:
+        return sw.partition(
+            fn, *types, mesh=case.mesh, device=device, tactics=tactics, seconds=SECONDS,
+            donate_argnums=case.donated,
+        )  # fmt: skip
+    analysis = sw.analyze(fn, *types, donate_argnums=case.donated)
+    model = CostModel(
+        analysis, Mesh(case.mesh), sw.devices()[device] if isinstance(device, str) else device
+    )
+    state = random_state(Space(model), np.random.default_rng(case.seed))
+    return plan_of_state(fn, model, state, case.donated)
+
+
+def random_state(space: Space, rng: np.random.Generator) -> State:
+    """A few legal appends."""
+    state = space.root
+    for _ in range(int(rng.integers(1, 2 + 2 * len(space.axes)))):
+        legal = space.legal(state)
+        if not legal:
+            break
+        state = space.after(state, int(rng.choice(legal)))
+    return state
+
+
+def plan_of_state(fn: Any, model: CostModel, state: State, donated: tuple[int, ...]) -> Plan:
+    """A plan that nobody searched for."""
+    decisions = decide(state)
+    found = Found(decisions, model.cost(decisions), Certificate.none(), {}, 0, ("random",))
+    record = build_record(
+        "program", model, decisions, found=describe(found, [], None),
+        options={
+            "static_argnums": [], "donate_argnums": list(donated), "labels": {}, "seed": 0,
+            "tactics": [], "unshared": [],
+        },
+    )  # fmt: skip
+    return Plan(record, Bound(fn, model.analysis.program, model, decisions))
+
+
+# Bytes ------------------------------------------------------------------------------------------
+
+
+def _judge_bytes(verdict: Verdict, plan: Plan, compiled: Any) -> None:
+    """Predicted against compiled bytes, on links and at the peak.
+
+    XLA:CPU computes narrow floats as f32, so that programs with them have other bytes there; and
+    of a loop without a known length nobody knows how often it moves something.
+    """
+    bound = plan._require("judging")
+    verdict.judged = not any(is_narrow(v.dtype) for v in bound.program.values)
+    rows = read_collectives(compiled.as_text(), plan.mesh.shape)
+    verdict.judged &= all(row.count_known for row in rows)
+    found = totals(rows)
+    guess = totals(plan.collectives)
+    verdict.predicted_bytes, verdict.compiled_bytes = (
+        float(sum(b for _, b in rows.values())) for rows in (guess, found)
+    )
+    verdict.predicted_peak = plan.cost.peak_bytes
+    verdict.compiled_peak = read_memory(compiled).peak_bytes
+    if bytes_off(verdict):
+        keys = sorted({*guess, *found}, key=str)
+        lines = [
+            f"{kind} {axes}: {guess.get((kind, axes), (0, 0))} {found.get((kind, axes), (0, 0))}"
+            for kind, axes in keys
+        ]
+        verdict.add("bytes", "(count, bytes) predicted, compiled\n" + "\n".join(lines))
+    if peak_low(verdict):
+        verdict.add(
+            "memory", f"peak predicted {verdict.predicted_peak}, compiled {verdict.compiled_peak}"
+        )
+
+
+def is_narrow(dtype: Any) -> bool:
+    return jax.dtypes.issubdtype(dtype, np.floating) and jnp.dtype(dtype).itemsize < 4
+
+
+def moves(verdict: Verdict) -> bool:
+    """Whether a case moves enough for its bytes to be compared."""
+    return verdict.judged and max(verdict.predicted_bytes, verdict.compiled_bytes) > MOVED_BYTES
+
+
+def bytes_off(verdict: Verdict) -> bool:
+    top = max(verdict.predicted_bytes, verdict.compiled_bytes)
+    off = abs(verdict.predicted_bytes - verdict.compiled_bytes)
+    return moves(verdict) and off > BYTES_OFF * top
+
+
+def holds(verdict: Verdict, least: int = PEAK_BYTES) -> bool:
+    """Whether a case holds enough for its peak to be compared."""
+    return verdict.judged and verdict.compiled_peak > least
+
+
+def peak_low(verdict: Verdict) -> bool:
+    return holds(verdict) and verdict.predicted_peak < (1 - PEAK_LOW) * verdict.compiled_peak
+
+
+# Proofs and files -------------------------------------------------------------------------------
+
+
+def _judge_proof(verdict: Verdict, case: Case, plan: Plan) -> None:
+    """No state that fits is faster than what is proven to be optimal, or than a lower bound."""
+    proof, step_s = plan.certificate, plan.cost.step_s
+    for name, row in plan.baselines.items():
+        fits = not isinstance(row, str) and row.peak_bytes <= plan.device.usable_bytes
+        if fits and row.step_s < step_s * (1 - 1e-9):
+            verdict.add("worse than named", f"{name}: {row.step_s} < {step_s}")
+    if proof.kind == "none":
+        return
+    model = plan._require("judging").model
+    space = Space(model)
+    rng = np.random.default_rng(case.seed)
+    states = [space.root, *(random_state(space, rng) for _ in range(RANDOM_STATES))]
+    states += every_state(space)
+    costs = [
+        model.evaluate(decide_all(states[n : n + 512], {})) for n in range(0, len(states), 512)
+    ]
+    seconds = np.concatenate([c.step_s for c in costs])
+    peaks = np.concatenate([c.peak_bytes for c in costs])
+    seconds = np.where(peaks <= plan.device.usable_bytes, seconds, np.inf)
+    best = int(np.argmin(seconds))
+    bound = step_s if proof.kind == "optimal" else proof.lower_bound_s
+    if seconds[best] < bound * (1 - 1e-7):
+        verdict.add("false proof", f"{proof}: {states[best]} takes {seconds[best]}, not {bound}")
+
+
+def every_state(space: Space) -> list[State]:
+    """All states of a small space; none of a large one."""
+    from itertools import product
+
+    try:
+        columns = find_columns(space, MOST_STATES)
+    except TooLarge:
+        return []
+    if np.prod([float(len(c)) for c in columns]) > MOST_STATES:
+        return []
+    return list(product(*[map(c.list_of, range(len(c))) for c in columns]))
+
+
+def _judge_file(verdict: Verdict, case: Case, fn: Any, plan: Plan) -> None:
+    """A plan is the same after it was written and read, and when it is made again."""
+    try:
+        with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+            path = Path(folder, "plan.json")
+            plan.save(path)
+            again = sw.load(path).bind(case.function(), *case.types())
+        if again.specs() != plan.specs() or again.result_specs() != plan.result_specs():
+            verdict.add("file", "other specs after save and load")
+        if repr(again._require("judging").steps) != repr(plan._require("judging").steps):
+            verdict.add("file", "other steps after save and load")
+        text = str(make_plan(case, case.function()).record["decisions"])
+        if text != str(plan.record["decisions"]):
+            verdict.add("not repeatable", f"{plan.record['decisions']}\n{text}")
+        str(plan), plan.explain(), plan.to_html(), plan.to_python(), str(plan.ir())
+    except Exception:
+        verdict.add("file crash", _trace())

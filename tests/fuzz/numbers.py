@@ -1,0 +1,99 @@
+"""Results of a plan against those of one device, as far as rounding lets them be compared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shardwright.referee.agreement import ABSOLUTE, COARSEST, RELATIVE, ROUNDINGS
+from shardwright.zoo.example import QUICK
+from tests.fuzz.generator import Case
+
+# A sum of many narrow floats is rounded at each addition, in another order on each device.
+ADDITIONS = 8
+PERTURBED = 4  # runs with other inputs where results differ
+
+
+def wrong_numbers(case: Case, fn: Any, results: list[np.ndarray]) -> list[tuple[str, str]]:
+    """("numbers" or "sensitive", text) of each result that one device computes differently.
+
+    Where results differ, so may those of one device for inputs that are one ulp away: of sorts,
+    comparisons and steps. What such inputs change makes a result "sensitive", not wrong.
+    """
+    alone = jax.jit(fn).lower(*case.types()).compile(QUICK)
+    wanted = [np.asarray(x) for x in jax.tree.leaves(alone(*case.inputs()))]
+    shapes = [[(x.shape, x.dtype) for x in xs] for xs in (results, wanted)]
+    if shapes[0] != shapes[1]:
+        return [("numbers", f"types {shapes[0]} instead of {shapes[1]}")]
+    share = tolerance(fn, case)
+    off = [error(got, want) for got, want in zip(results, wanted, strict=True)]
+    allowed = [share * scale(want) + ABSOLUTE for want in wanted]
+    if all(o <= a for o, a in zip(off, allowed, strict=True)):
+        return []
+    changes = [0.0] * len(wanted)
+    for trial in range(PERTURBED):
+        rng = np.random.default_rng(trial)
+        nearby = [np.asarray(x) for x in jax.tree.leaves(alone(*map(_nudge(rng), case.inputs())))]
+        for n, (got, want) in enumerate(zip(nearby, wanted, strict=True)):
+            changes[n] = max(changes[n], 4 * error(got, want))
+    return [
+        (
+            "numbers" if off[n] > changes[n] else "sensitive",
+            f"result {n} {want.dtype}{list(want.shape)} is off by {off[n]:.3g}, one ulp by"
+            f" {changes[n] / 4:.3g}, largest {scale(want):.3g}, wrong entries"
+            f" {int(np.sum(~_same(results[n], want, allowed[n])))} of {want.size}",
+        )
+        for n, want in enumerate(wanted)
+        if off[n] > allowed[n]
+    ]
+
+
+def tolerance(fn: Any, case: Case) -> float:
+    """What the narrowest float of the program excuses, relative to an array's scale."""
+    jaxpr = str(jax.make_jaxpr(fn)(*case.types()))
+    narrow = [n for n in ("bf16", "f16", "f8_e4m3fn", "f8_e5m2") if n + "[" in jaxpr]
+    types = {"bf16": jnp.bfloat16, "f16": jnp.float16}
+    eps = max((float(jnp.finfo(types.get(n, jnp.float8_e5m2)).eps) for n in narrow), default=0.0)
+    return max(RELATIVE, min(ADDITIONS * ROUNDINGS * eps, COARSEST))
+
+
+def _wide(x: np.ndarray) -> np.ndarray:
+    if x.dtype == jax.dtypes.float0:  # the tangent of an integer holds nothing
+        return np.zeros(x.shape)
+    return x.astype(np.complex128 if x.dtype.kind == "c" else np.float64)
+
+
+def _same(got: np.ndarray, want: np.ndarray, allowed: float) -> np.ndarray:
+    got, want = _wide(got), _wide(want)
+    both = (got == want) | (np.isnan(got) & np.isnan(want))
+    with np.errstate(invalid="ignore"):
+        return both | (np.abs(got - want) <= allowed)
+
+
+def error(got: np.ndarray, want: np.ndarray) -> float:
+    """The largest difference; what is finite on one side only is infinitely off."""
+    got, want = _wide(got), _wide(want)
+    both = (got == want) | (np.isnan(got) & np.isnan(want))
+    with np.errstate(invalid="ignore"):
+        off = np.where(both, 0.0, np.abs(got - want))
+    return float(np.max(np.where(np.isnan(off), np.inf, off), initial=0.0))
+
+
+def scale(want: np.ndarray) -> float:
+    magnitude = np.abs(_wide(want))
+    return float(np.max(magnitude, initial=0.0, where=np.isfinite(magnitude)))
+
+
+def _nudge(rng: np.random.Generator) -> Any:
+    """One unit in the last place up or down, or none, for every float."""
+
+    def nudge(x: np.ndarray) -> np.ndarray:
+        if not jax.dtypes.issubdtype(x.dtype, np.floating):
+            return x
+        eps = float(jnp.finfo(x.dtype).eps)
+        return (x * (1 + 2 * eps * rng.integers(-1, 2, x.shape))).astype(x.dtype)
+
+    return nudge

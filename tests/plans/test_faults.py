@@ -1,0 +1,385 @@
+"""Programs whose plans once gave wrong numbers, did not compile, or were described untruly.
+
+Each family is named after what went wrong, and has a few more programs of the same kind. All are
+as small as they can be: devices without latencies and with fast links split them all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import shardwright as sw
+from shardwright.referee.compiled import (
+    captured_stderr,
+    involuntary_remats,
+    read_collectives,
+    read_memory,
+    totals,
+)
+from shardwright.referee.equivalences import compare_traffic
+from shardwright.referee.verify import LINK_TOLERANCE
+from shardwright.zoo.example import QUICK
+from tests.plans.runs import DEVICES
+
+PEAK_LOW = 0.25  # a predicted peak may be too low by that share
+
+
+class Row(NamedTuple):
+    """A function, its arguments and where it runs."""
+
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    mesh: dict[str, int]
+    tactics: list[Any] | None = None
+    device: str = "fast links"
+    # XLA leaves out some of what was predicted: it hoists what every round of a loop gathers
+    # (docs/cost.md), and what is moved for two uses over part of the way it moves once.
+    at_most: bool = False
+
+
+def f32(*shape: int) -> np.ndarray:
+    return np.random.default_rng(len(shape)).normal(size=shape).astype(np.float32)
+
+
+def ints(limit: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(limit).integers(0, limit, shape, np.int32)
+
+
+def gradient_of_sum(fn: Callable[..., Any], *argnums: int) -> Callable[..., Any]:
+    """The gradient of a sum in which every entry of the result has a weight of its own."""
+
+    def weighted(*args: Any) -> Any:
+        out = fn(*args)
+        return jnp.sum(jnp.sin(out) * jnp.arange(out.size).reshape(out.shape) / out.size)
+
+    return jax.grad(weighted, argnums or 0)
+
+
+def pins(*rows: tuple[str, int, str]) -> list[Any]:
+    return [sw.Pin(*row) for row in rows]
+
+
+FOUR, THREE, TWO, EIGHT = {"x": 4}, {"x": 3}, {"x": 2}, {"x": 8}
+FOUR_TWO, TWO_FOUR = {"x": 4, "y": 2}, {"x": 2, "y": 4}
+
+# Padded entries of a scatter write, and those of a gather read: counts were off by one. The same
+# along a batch dim aborted the process. (First seen with 25,000,003 entries on an H100.)
+ENTRIES = {
+    "bincount": Row(
+        lambda i: jnp.bincount(i * 1, length=64), (ints(64, 403),), FOUR_TWO, device="balanced"
+    ),
+    "long bincount": Row(
+        lambda i: jnp.bincount(i * 1, length=4096), (ints(4096, 4003),), FOUR_TWO
+    ),
+    "segment_sum on 4": Row(
+        lambda x, i: jax.ops.segment_sum(jnp.sin(x), i * 1, 8), (f32(30), ints(8, 30)), FOUR
+    ),
+    "segment_sum on 3": Row(
+        lambda x, i: jax.ops.segment_sum(jnp.sin(x), i * 1, 8), (f32(10), ints(8, 10)), THREE
+    ),
+    "segment_sum of rows": Row(
+        lambda x, i: jax.ops.segment_sum(jnp.sin(x), i * 1, 8), (f32(30, 6), ints(8, 30)), FOUR_TWO
+    ),
+    "scatter max": Row(
+        lambda x, i: jnp.zeros(8).at[i * 1].max(jnp.sin(x)), (f32(30), ints(8, 30)), FOUR
+    ),
+    "gather": Row(lambda x, i: jnp.sin(x[i * 1]), (f32(64, 6), ints(64, 30)), FOUR),
+    "gradient of sort": Row(gradient_of_sum(jnp.sort), (f32(18),), FOUR),
+    "gradient of sort, rows": Row(
+        gradient_of_sum(lambda x: jnp.sort(jnp.tanh(x), axis=1)), (f32(10, 24),), FOUR
+    ),
+    "gradient of take_along_axis": Row(
+        gradient_of_sum(lambda x, i: jnp.take_along_axis(jnp.tanh(x), i, 1)),
+        (f32(10, 24), ints(24, 10, 6)), FOUR,
+    ),
+}  # fmt: skip
+
+# XLA merges a slice with the one that takes a device's part of its result, and loses the clamp of
+# a start that leaves no room; an update there landed in the padding.
+STARTS = {
+    f"{name} at {start.dtype.name} {start}": Row(fn, (f32(n), start), mesh)
+    for start in map(np.asarray, [np.int32(20), np.int32(-3), np.int32(-99), np.uint8(255)])
+    for name, fn, n, mesh in [
+        ("slice", lambda x, i: jnp.cos(lax.dynamic_slice(x, (i,), (16,))), 32, TWO),
+        ("update", lambda x, i: jnp.tanh(
+            lax.dynamic_update_slice(jnp.sin(x), jnp.ones(16), (i,))), 32, TWO),
+        ("uneven update", lambda x, i: jnp.tanh(
+            lax.dynamic_update_slice(jnp.sin(x), jnp.ones(1), (i,))), 30, FOUR),
+        ("index", lambda x, i: jnp.cos(lax.dynamic_index_in_dim(jnp.sin(x), i)), 8, TWO),
+    ]
+}  # fmt: skip
+
+
+# A dim of which each device holds one entry, sliced to one entry and gathered for another use:
+# XLA's verifier refused the program ("Expected instruction to have shape f32[1]").
+def first_and_flipped(x: Any) -> Any:
+    return jnp.tanh(x[:1]), jnp.flip(jnp.sin(x), 0)
+
+
+def running_sum(x: Any) -> Any:
+    return lax.associative_scan(jnp.add, x)
+
+
+ALONE = {
+    f"{name} of {list(shape)} on {'x'.join(map(str, mesh.values()))}": Row(
+        fn,
+        (f32(*shape),),
+        mesh,
+        at_most=len(shape) > 1,  # slices without entries need nothing
+    )
+    for name, fn in {
+        "associative_scan": running_sum,
+        "gradient of cumprod": gradient_of_sum(jnp.cumprod),
+        "gradient of cumlogsumexp": gradient_of_sum(lax.cumlogsumexp),
+        "first entry": first_and_flipped,
+        "roll": lambda x: jnp.sin(jnp.roll(jnp.sin(x), 1, 0)),
+    }.items()
+    for shape, mesh in [((8,), TWO), ((8,), EIGHT), ((2, 18), TWO_FOUR)]
+    if len(shape) == 1 or "cumprod" not in name
+}
+
+
+def conv(x: Any, w: Any, groups: int = 1) -> Any:
+    return lax.conv_general_dilated(
+        x, w, (1, 1), "SAME", feature_group_count=groups,
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+    )  # fmt: skip
+
+
+def step(gradient: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    """A step of gradient descent with momentum."""
+
+    def update(w: Any, moments: Any, x: Any) -> Any:
+        moments = 0.9 * moments + gradient(x, w)
+        return w - 0.1 * moments, moments
+
+    return update
+
+
+of_kernel = gradient_of_sum(conv, 1)  # of 1x1 images in squeeze-and-excite
+used_twice = gradient_of_sum(lambda x, w: conv(conv(x, w), w), 1)  # a sum, reduced once
+depthwise = gradient_of_sum(lambda x, w: conv(x, w, groups=8), 1)
+
+
+def in_rounds(xs: Any, w: Any) -> Any:
+    """Added up over the rounds of a loop."""
+    return lax.scan(lambda sum_, x: (sum_ + of_kernel(x, w)[0], None), jnp.zeros_like(w), xs)[:1]
+
+
+# The partial sums of a kernel's gradient are a batch of convolutions, which has no groups: "output
+# feature dimension 4 to be divisible by feature_group_count 8".
+KERNELS = {
+    f"{name}, {'+'.join(map(str, tactics)) or 'found'}": Row(
+        step(lambda x, w, gradient=gradient: gradient(x, w)[0]), (f32(*w), 0 * f32(*w), f32(*x)),
+        FOUR_TWO, tactics or None, at_most=name == "1x1 in rounds",
+    )
+    for name, gradient, w, x in [
+        ("1x1", of_kernel, (1, 1, 8, 16), (16, 1, 1, 8)),
+        ("1x1 used twice", used_twice, (1, 1, 8, 8), (16, 1, 1, 8)),
+        ("1x1 in rounds", in_rounds, (1, 1, 8, 16), (3, 16, 1, 1, 8)),
+        ("depthwise", depthwise, (3, 3, 1, 8), (8, 16, 16, 8)),
+    ]
+    for tactics in [
+        [], [sw.DataParallel("x")], [sw.FSDP("x")], [sw.FSDP("x"), sw.FSDP("y")],
+        [sw.ZeRO(2, "x")],
+    ]
+}  # fmt: skip
+
+
+# A carry that the body returns as a literal raised a bare ValueError.
+def literal_in_while(x: Any) -> Any:
+    return lax.while_loop(
+        lambda c: c[0] < 3, lambda c: (c[0] + 1, jnp.float32(1.0), c[2] * c[1]), (0, 2.0, x)
+    )
+
+
+LITERALS = {
+    "scan": Row(
+        lambda x: lax.scan(lambda c, a: (jnp.float32(1.0), c + a.sum()), 0.0, x), (f32(8, 4),), TWO
+    ),
+    "scan, array": Row(
+        lambda x: lax.scan(lambda c, a: (jnp.ones(4), c + a), jnp.zeros(4), jnp.sin(x)),
+        (f32(8, 4),), TWO,
+    ),
+    "while": Row(literal_in_while, (f32(8),), TWO),
+}  # fmt: skip
+
+# One dim split unevenly over two axes: XLA pads once for both, so that parts lie elsewhere than
+# axis by axis. 5 kB were predicted where 58 kB moved.
+TWO_AXES = {
+    "softmax": Row(lambda x: jax.nn.softmax(jnp.tanh(x), 0), (f32(48, 100),), FOUR_TWO),
+    "sum": Row(lambda x: (x * 3).sum(0), (ints(9, 30, 64),), TWO_FOUR),
+    "argmax": Row(lambda x: jnp.argmax(jnp.sin(x), 2), (f32(12, 12, 12),), TWO_FOUR),
+    "matmul": Row(lambda x, w: jnp.sin(jnp.sin(x) @ w), (f32(30, 64), f32(64, 30)), TWO_FOUR),
+}
+
+BOTH = pins(("x", 0, "x"), ("x", 1, "y"))
+
+
+def reads_whole(x: Any) -> Any:
+    """What a loop reads whole is gathered once, before it."""
+    return lax.fori_loop(0, 3, lambda _, y: jnp.sort(x, 0) + y, jnp.zeros_like(x))
+
+
+# The peak left out gathered copies: 34 MB were predicted where 436 MB were compiled.
+COPIES = {
+    "pad": Row(lambda x: jnp.pad(x, 1).sum(0), (f32(256, 256),), FOUR_TWO, BOTH),
+    "reverse": Row(lambda x: x[::-1, ::-1] * 2, (f32(256, 256),), FOUR_TWO, BOTH),
+    "slice": Row(lambda x: jnp.sin(x[1:-1, 3:]), (f32(256, 256),), FOUR_TWO, BOTH),
+    "strided slice": Row(lambda x: jnp.sin(x[1::3]), (f32(8192),), FOUR_TWO, pins(("x", 0, "x"))),
+    "concatenate": Row(lambda x: jnp.concatenate([x, x[:4]]), (f32(256, 256),), FOUR_TWO, BOTH),
+    "sort": Row(lambda x: jnp.sort(x, 0), (f32(256, 256),), FOUR_TWO, BOTH),
+    "read by a loop": Row(reads_whole, (f32(256, 256),), FOUR_TWO, BOTH, at_most=True),
+}
+
+
+def inverses(x: Any) -> Any:
+    def body(c: Any, a: Any) -> Any:
+        return jnp.linalg.inv(c) * 0.5 + jnp.eye(32) * a, None
+
+    c, _ = lax.scan(body, x, jnp.arange(1.0, 5.0))
+    return jnp.sin(c) @ c
+
+
+def powers(x: Any) -> Any:
+    return lax.fori_loop(0, 3, lambda _, y: y @ x, x)
+
+
+# A carry that is whole inside a loop and split behind it: nothing was predicted to move.
+SQUARE = np.eye(32, dtype=np.float32) + 0.01 * f32(32, 32)
+CARRIES = {
+    f"{fn.__name__} on {'x'.join(map(str, mesh.values()))}, {device}": Row(
+        fn, (SQUARE,), mesh, None, device, at_most=fn is powers
+    )
+    for fn in (inverses, powers)
+    for mesh in (TWO, FOUR_TWO, {"x": 2, "y": 3})
+    for device in ("fast links", "balanced")
+}
+
+
+def lighter(i: Any, x: Any, w: Any) -> Any:
+    return lax.cond(i > 0, lambda x: jnp.sin(x) @ w @ w, lambda x: jnp.flip(x, 0) + x.T, x)
+
+
+def lightest(i: Any, x: Any, w: Any) -> Any:
+    heavy, light = (lambda x: jnp.sin(x) @ w @ w), (lambda x: jnp.flip(x, 0) + x.T)
+    return lax.switch(i, [light, heavy, lambda x: x], x)
+
+
+# What moves in the lighter branch was free.
+BRANCHES = {
+    f"{fn.__name__} {i}, {'+'.join(map(str, tactics or [])) or 'found'}": Row(
+        fn, (np.int32(i), f32(32, 32), f32(32, 32)), FOUR_TWO, tactics
+    )
+    for fn in (lighter, lightest)
+    for i in (0, 1)
+    for tactics in (None, pins(("x", 0, "x")), BOTH)
+}
+
+# Along a split dim, values and indices of all parts move.
+BEST = {
+    f"{best.__name__} over {'+'.join(axes)}": Row(
+        lambda x, w, best=best: best(x @ w, -1), (f32(32, 64), f32(64, 128)), FOUR_TWO,
+        pins(*(("w", 1, axis) for axis in axes)),
+    )
+    for best in (jnp.argmax, jnp.argmin)
+    for axes in ("x", "y", "xy")
+} | {
+    f"{best.__name__} of all": Row(lambda x, best=best: best(x * 2), (f32(16, 32),), FOUR_TWO, BOTH)
+    for best in (jnp.argmax, jnp.argmin)
+}  # fmt: skip
+
+
+def one_of_each(x: Any, i: Any) -> Any:
+    """In each row the entry that its index says is read and written, as tree searches do."""
+
+    def body(c: Any, _: Any) -> Any:
+        rows = jnp.arange(len(c))
+        picked = c[rows, i]
+        return c.at[rows, i].set(picked + 1.0), picked.sum()
+
+    return lax.scan(body, jnp.sin(x), None, length=3)
+
+
+def until_done(x: Any, n: Any) -> Any:
+    """Examples stop at different times."""
+
+    def one(x: Any, n: Any) -> Any:
+        return lax.while_loop(lambda c: c[0] < n, lambda c: (c[0] + 1, c[1] * 1.1), (0, x))
+
+    return jax.vmap(one)(x, n)
+
+
+def walk(x: Any, i: Any) -> Any:
+    """From index to index in a table of its own, until an example reaches its end."""
+
+    def one(table: Any, i: Any) -> Any:
+        return lax.while_loop(lambda j: table[j] > j, lambda j: table[j], i)
+
+    return jax.vmap(one)(x, i)
+
+
+# Rows that are indexed one by one stay where they are: 358 MB moved where nothing was predicted.
+ALIGNED = {
+    "read and written": Row(
+        one_of_each, (f32(16, 8, 4), ints(8, 16)), FOUR_TWO, pins(("x", 0, "x")), at_most=True
+    ),
+    "read and written, found": Row(
+        one_of_each, (f32(16, 8, 4), ints(8, 16)), FOUR_TWO, at_most=True
+    ),
+    "stops at different times": Row(
+        until_done, (f32(16, 4), ints(5, 16)), FOUR_TWO, pins(("x", 0, "x"))
+    ),
+    "walk": Row(walk, (ints(9, 16, 9), ints(9, 16)), FOUR_TWO, pins(("x", 0, "x"))),
+}
+
+FAMILIES = {
+    "entries": ENTRIES, "starts": STARTS, "alone": ALONE, "kernels": KERNELS,
+    "literals": LITERALS, "two axes": TWO_AXES, "copies": COPIES, "carries": CARRIES,
+    "branches": BRANCHES, "best": BEST, "aligned": ALIGNED,
+}  # fmt: skip
+ROWS = {f"{family}: {name}": row for family, rows in FAMILIES.items() for name, row in rows.items()}
+
+
+def plan_of(row: Row) -> sw.Plan:
+    device = DEVICES[row.device]
+    return sw.partition(
+        row.fn, *row.args, mesh=row.mesh, device=device, tactics=row.tactics, seconds=1
+    )
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_numbers_and_bytes(name: str) -> None:
+    """Results are those of one device; what moves is what was predicted, kind by kind."""
+    row = ROWS[name]
+    plan = plan_of(row)
+    with captured_stderr() as err:
+        compiled = plan.jit(row.fn).lower(*row.args).compile(QUICK)
+    assert involuntary_remats(err.text) == 0
+    found = totals(read_collectives(compiled.as_text(), row.mesh))
+    traffic = compare_traffic(totals(plan.collectives), found, row.mesh, "cpu")
+    if row.at_most:
+        assert sum(r.extra_bytes for r in traffic.rows) == 0, traffic.rows
+    else:
+        assert traffic.error <= LINK_TOLERANCE, traffic.rows
+    placed = plan.place(*row.args)
+    results = compiled(*(placed if len(row.args) > 1 else [placed]))
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5),
+        results, jax.jit(row.fn)(*row.args),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_the_peak_has_all_copies(name: str) -> None:
+    row = COPIES[name]
+    plan = plan_of(row)
+    compiled = read_memory(plan.jit(row.fn).lower(*row.args).compile())
+    assert plan.cost.peak_bytes >= (1 - PEAK_LOW) * compiled.peak_bytes
