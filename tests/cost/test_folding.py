@@ -14,12 +14,12 @@ from shardwright.analysis.analysis import Analysis, analyze_program
 from shardwright.cost.cost import Cost
 from shardwright.cost.devices import Device, device
 from shardwright.cost.model import CostModel, model_ir
-from shardwright.cost.walk import Walk, walk_cost
 from shardwright.mesh import Mesh
 from shardwright.program.tracing import trace
 from shardwright.spmd.decisions import EVERYTHING, UPDATES, Decisions, Entry, decide, empty
 from shardwright.spmd.layout import WHOLE
 from shardwright.zoo import transformer
+from tests.cost.walk import Walk, walk_cost
 from tests.spmd.random_programs import MESHES, build, states, steps
 
 TINY = zoo.programs("tiny")

@@ -24,7 +24,8 @@ from shardwright.program.types import TOP
 from shardwright.spmd.decisions import Decisions, Placement
 from shardwright.spmd.follow import Choice, choose
 from shardwright.spmd.ir import Collective, Ir, Partitioned, build_ir, find_collectives
-from shardwright.spmd.layout import WHOLE, Layouts
+from shardwright.spmd.layout import WHOLE
+from shardwright.spmd.layouts import Layouts
 from shardwright.spmd.opclass import OpClass, fold_ops
 from shardwright.spmd.sums import find_rounds, reduced_once
 from shardwright.spmd.weights import Together, weigh

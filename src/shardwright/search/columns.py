@@ -15,6 +15,7 @@ import numpy as np
 
 from shardwright.cost.model import CostModel
 from shardwright.search.space import Space
+from shardwright.spmd.claim import claimed_atom
 from shardwright.spmd.decisions import UPDATES, AxisList, Entry
 from shardwright.spmd.layout import WHOLE, Layout
 
@@ -141,23 +142,12 @@ def _able(layout: Layout, earlier: Earlier, sizes: tuple[int, ...]) -> tuple[boo
 
 def _claims(model: CostModel, variants: list[_Variant], entry: Entry) -> np.ndarray:
     """[variants] the atom that each would give to an entry if it were still whole."""
-    bit_value = {
-        k: entry.bits >> min(i, 30) & 1
-        for i, k in enumerate(model.analysis.all_groups[entry.group].conflict_sets)
-    }
-    out = np.full(len(variants), WHOLE, np.int8)
-    for v, variant in enumerate(variants):
-        layout = model.layouts.table[variant.layout]
-        if variant.fixed is not None or (entry.scope == UPDATES and not layout.update):
-            continue
-        options = [
-            ((bit_value.get(a.bit, 0) ^ a.side if a.bit >= 0 else 0), j)
-            for j, a in enumerate(layout.atoms)
-            if a.group == entry.group and variant.able[j]
-        ]
-        if options:
-            out[v] = min(options)[1]
-    return out
+    table = model.layouts.table
+    return np.array(
+        [claimed_atom(table[v.layout], entry, v.able) if v.fixed is None else WHOLE
+         for v in variants],
+        np.int8,
+    )  # fmt: skip
 
 
 def _walk(

@@ -13,7 +13,8 @@ from typing import NamedTuple
 from shardwright.program.types import LITERAL, Op, Program, format_type
 from shardwright.rules.rule import factor_names
 from shardwright.spmd.follow import Choice, Prices
-from shardwright.spmd.layout import WHOLE, Layout, Layouts, Placement
+from shardwright.spmd.layout import WHOLE, Layout, Placement
+from shardwright.spmd.layouts import Layouts
 from shardwright.spmd.moves import SLICE, Move
 from shardwright.spmd.opclass import NO_CLASS, OpClass, OpClasses
 from shardwright.spmd.sums import Reduction, Sum, find_sums, reduced_once
