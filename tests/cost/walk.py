@@ -134,9 +134,9 @@ class Walk:
             (self.ops.table[int(self.ops.of_op[leaf.op])], choice, leaf.order)
             for leaf in one.leaves if (choice := choices[leaf.op]) is not None
         ]  # fmt: skip
-        witnesses = [c for i in one.witnesses(self.program) if (c := choices[i]) is not None]
+        past = [c for i in one.hoisted_past(self.program) if (c := choices[i]) is not None]
         itemsize = self.layouts.table[one.value].itemsize
-        once = reduced_once(parts, witnesses, itemsize, self.model.prices)
+        once = reduced_once(parts, past, itemsize, self.model.prices)
         if once is None:
             return None
         seconds = sum(map(self.model.prices.move_s, once.moves))

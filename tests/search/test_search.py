@@ -24,8 +24,9 @@ from shardwright.search import (
     search,
 )  # fmt: skip
 from shardwright.search.exact import Limits, certify
-from shardwright.search.mcts import mcts
+from shardwright.search.mcts import tree_search
 from shardwright.search.objective import Budget, Objective
+from shardwright.search.respond import Responses
 from shardwright.search.space import Space
 from shardwright.spmd.layout import WHOLE
 from tests.search.programs import model_of
@@ -66,10 +67,10 @@ def test_tree_search_alone_reaches_the_optimum(name: str, mesh: dict[str, int], 
     reached, proof = [], Objective(model, memory)
     for seed in range(10):
         objective = Objective(model, memory)
-        found = mcts(space, objective, Budget(evaluations=2000, patience=2000), seed=seed)
-        assert objective.evaluations <= 2000 + len(space.actions) * 2
+        tree_search(Responses(space, objective), Budget(evaluations=2000, patience=2000), seed=seed)
+        assert objective.best is not None and objective.evaluations <= 2000 + len(space.actions)
         reached.append(objective.best_s)
-        proof(found[:1])
+        proof([objective.best])
     certificate, _ = certify(space, proof, Budget(), Limits().scaled(2))
     best = min(proof.best_s, *reached)
     assert certificate.against(best).kind == "optimal"

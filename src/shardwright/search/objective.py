@@ -57,8 +57,6 @@ class Objective:
         self._key_of: dict[State, bytes] = {}
         self._by_key: dict[bytes, float] = {}  # by placements: many lists mean the same
         self._progress, self._start = progress, time.monotonic()
-        # Told the states that are evaluated, and the seconds of the parts of each.
-        self.watch: Callable[[Sequence[State], np.ndarray], None] | None = None
 
     def __call__(self, states: Sequence[State]) -> np.ndarray:
         """[B] objectives; new states are evaluated in one batch."""
@@ -133,8 +131,6 @@ class Objective:
         """Remembers the costs of new states."""
         values = self.penalised(costs)
         self.evaluations += len(states)
-        if self.watch is not None:
-            self.watch(states, costs.parts)
         self._by_key.update(zip(keys, values.tolist(), strict=True))
         low = int(np.argmin(costs.peak_bytes))
         if self.smallest is None or costs.peak_bytes[low] < self.smallest[0]:

@@ -13,10 +13,11 @@ from shardwright.cost.cost import Cost
 from shardwright.cost.model import CostModel
 from shardwright.search.baselines import baselines
 from shardwright.search.exact import Certificate, certify
-from shardwright.search.mcts import TreeSearch
+from shardwright.search.mcts import tree_search
 from shardwright.search.objective import OVER_MEMORY_S, Budget, Objective, Progress
 from shardwright.search.overflow import no_plan_fits
 from shardwright.search.refine import kept_copies, refine, refine_layouts
+from shardwright.search.respond import Responses
 from shardwright.search.roles import find_roles
 from shardwright.search.schedule import Schedule, plan_schedule
 from shardwright.search.space import Space
@@ -117,6 +118,7 @@ class _Run:
         self.certificate = Certificate.none()
         self.how: list[str] = []
         self.interrupted = False
+        self.responses = Responses(space, objective)
 
     def all_stages(self, exact: bool) -> None:
         objective, space = self.objective, self.space
@@ -134,7 +136,7 @@ class _Run:
             self._prove()
         if space.actions and self.certificate.kind != "optimal":
             known_s = objective.best_s
-            self._tree_search(seeds)
+            self._tree_search()
             near = self.certificate.counted and self.certificate.gap < NEARLY
             if near and objective.best_s < known_s:
                 self._prove()
@@ -144,12 +146,11 @@ class _Run:
             objective.stage = "single layouts"
             self._refine_layouts()
 
-    def _tree_search(self, seeds: Sequence[State]) -> None:
+    def _tree_search(self) -> None:
         self.objective.stage = "tree search"
-        tree = TreeSearch(self.space, self.objective, seed=self.seed, seeds=seeds)
-        tree.run(self.budget)
+        tree_search(self.responses, self.budget, seed=self.seed)
         self._note("tree search", self.objective.best_s)
-        self._refine(tree.best())
+        self._refine(self.objective.ranked(REFINED))
 
     def _refine(self, states: Sequence[State]) -> None:
         """Changes the best few of these states, entry by entry."""
@@ -159,6 +160,10 @@ class _Run:
         for i in sorted(range(len(states)), key=lambda i: (values[i], i)):
             best.setdefault(self.objective.key(states[i]), states[i])
         for state in list(best.values())[:REFINED]:
+            chosen = self.responses.chosen(state)
+            if chosen is not None:
+                _, chosen = self.responses.descend(chosen, self.space.axes)
+                state = self.responses.state(chosen)
             refine(self.space, self.objective, state, self.budget)
         self._note("refinement", self.objective.best_s)
 

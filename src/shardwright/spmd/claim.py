@@ -102,10 +102,10 @@ class Claims:
 
         Places are even, so that a resolution can put one side of a conflict behind the other.
         """
-        width = self._groups + 1
+        width, longest = self._groups + 1, max(map(len, lists))
         every = [_NEVER] * (len(lists) * width)
         scoped: list[tuple[int, int]] = []  # (place, rank) of entries for updates only
-        bits = [0] * (len(lists) * width)
+        bits = np.zeros((len(lists), longest + 1), np.int64)
         for b, entries in enumerate(lists):
             for position, (group, value, scope) in enumerate(entries):
                 if not 0 <= group < self._groups:
@@ -118,7 +118,7 @@ class Claims:
                     scoped.append((at, 2 * position))
                 elif every[at] == _NEVER:
                     every[at] = 2 * position
-                bits[at] = value
+                bits[b, position] = value
         table = np.array(every, np.int32).reshape(len(lists), width)
         rank: np.ndarray = table[:, self._group]
         if scoped:
@@ -128,6 +128,7 @@ class Claims:
             rank = np.where(self._update, update[:, self._group], rank)
         s, j = self._conflicted
         if len(s):
-            wanted = np.array(bits, np.int64).reshape(len(lists), width)[:, self._group[s, j]]
-            rank[:, s, j] += ((wanted >> self._bit[s, j] & 1) ^ self._side[s, j]).astype(np.int32)
+            entry = np.minimum(rank[:, s, j] // 2, longest)  # the last column: not listed
+            chosen = np.take_along_axis(bits, entry, 1) >> self._bit[s, j] & 1
+            rank[:, s, j] += (chosen ^ self._side[s, j]).astype(np.int32)
         return rank

@@ -214,9 +214,9 @@ def reduction_of(given: Partitioned, one: Sum) -> Reduction | None:
         (given.classes.table[c], given.choices[c], leaf.order)
         for c, leaf in zip(numbers, one.leaves, strict=True)
     ]
-    witnesses = [given.choices[int(given.classes.of_op[i])] for i in one.witnesses(given.program)]
+    past = [given.choices[int(given.classes.of_op[i])] for i in one.hoisted_past(given.program)]
     layout = given.layouts.table[int(given.layouts.of_value[one.value])]
-    return reduced_once(parts, witnesses, layout.itemsize, given.prices)
+    return reduced_once(parts, past, layout.itemsize, given.prices)
 
 
 class _Adder(NamedTuple):
