@@ -232,6 +232,8 @@ class FactorGraph:
 
     def _shared_s(self, transfer: SharedTransfer, stored: Mapping[int, Placement]) -> float:
         """Every different way in which the value is needed is moved to once."""
+        if all(atom == WHOLE for atom in stored[transfer.layout]):  # slices are free
+            return 0.0
         moved: dict[Placement, float] = {}
         for c, slot in transfer.uses:
             choice = self.choose(self._classes[c], stored)

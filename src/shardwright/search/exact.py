@@ -74,7 +74,7 @@ class Limits:
     placements: int = 120_000  # of one axis
     # Of the factor graph. On a third axis an op has about three times as many ways to be computed,
     # so that a cell takes three times as long, and so on: see _Proof.
-    cells: int = 40_000
+    cells: int = 120_000
     evaluations: int = 8_000
     nodes: int = 4_000  # choices of placements for all axes but the last
 

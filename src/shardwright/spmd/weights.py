@@ -24,6 +24,7 @@ Use = tuple[int, int]  # (op class, operand)
 class SharedTransfer:
     """One value that several ops use in one place: it is moved once for each way it is needed."""
 
+    layout: int
     uses: tuple[Use, ...]
     weight: float  # times per step
 
@@ -76,14 +77,14 @@ def weigh(program: Program, classes: OpClasses, layout_of: np.ndarray) -> Weight
             if v != LITERAL:
                 uses[v, op.operand_region, op.remat, op.transposed].append((c, slot))
                 slot += 1
-    shared: dict[tuple[Use, ...], float] = defaultdict(float)
-    for (_, at, _, _), users in uses.items():
+    shared: dict[tuple[int, tuple[Use, ...]], float] = defaultdict(float)
+    for (v, at, _, _), users in uses.items():
         distinct = tuple(sorted(set(users)))
         if len(distinct) == 1:
             c, slot = distinct[0]
             operands[c][slot] += runs[at]
         else:
-            shared[distinct] += runs[at]
+            shared[int(layout_of[v]), distinct] += runs[at]
     added: dict[tuple[Any, ...], tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
     for one in sums:
         first, *rest = [(of_op[leaf.op], leaf.order) for leaf in one.leaves]
@@ -95,7 +96,7 @@ def weigh(program: Program, classes: OpClasses, layout_of: np.ndarray) -> Weight
         added[key] = (inside + runs[home.index], after + outside)
     return Weights(
         compute, exchanges, operands, results,
-        [SharedTransfer(use, weight) for use, weight in sorted(shared.items())],
+        [SharedTransfer(*key, weight) for key, weight in sorted(shared.items())],
         [
             DeferredReduction(layout, leaves, past, weight, after)
             for (layout, leaves, past), (weight, after) in sorted(added.items(), key=str)
