@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from operator import mul
 from threading import Lock
 
 import numpy as np
@@ -99,7 +100,11 @@ class FactorGraph:
         """`entering` are op classes of ties: one that moves a value copies it for its region."""
         self.factors = find_factors(classes.table, weights, traffic_s)
         self._layouts, self._classes = layouts, classes.table
-        self._weights, self._prices, self._entering = weights, prices, frozenset(entering)
+        self._prices, self._entering = prices, frozenset(entering)
+        self._weights = (  # by op class
+            weights.compute.tolist(), weights.exchanges.tolist(),
+            [w.tolist() for w in weights.operands], [w.tolist() for w in weights.results],
+        )  # fmt: skip
         self._choices: dict[tuple[int, tuple[Placement, ...]], Choice] = {}
         self.place_of = [(0, 0)] * len(classes.table)  # op class -> (factor, place in it)
         for f, factor in enumerate(self.factors):
@@ -195,15 +200,15 @@ class FactorGraph:
 
     def _price(self, factor: int, at: np.ndarray) -> int:
         """A new row: all that the factor's scope decides when it is stored like this."""
-        one, w = self.factors[factor], self._weights
+        one, (compute_w, exchange_w, operand_w, result_w) = self.factors[factor], self._weights
         stored = dict(zip(one.scope, map(tuple, at.tolist()), strict=True))
         choices = tuple([self.choose(op, stored) for op in one.ops])
         compute = link = 0.0
         for op, choice in zip(one.ops, choices, strict=True):
-            compute += float(w.compute[op.index]) * choice.compute_s
-            link += float(w.exchanges[op.index]) * choice.exchange_s
-            link += float(np.dot(w.operands[op.index], choice.operand_s))
-            link += float(np.dot(w.results[op.index], choice.result_s))
+            compute += compute_w[op.index] * choice.compute_s
+            link += exchange_w[op.index] * choice.exchange_s
+            link += sum(map(mul, operand_w[op.index], choice.operand_s))
+            link += sum(map(mul, result_w[op.index], choice.result_s))
         link += sum(self._shared_s(transfer, stored) for transfer in one.shared)
         link += sum(self._deferred_s(reduction, stored) for reduction in one.deferred)
         sizes = self._prices.axis_sizes

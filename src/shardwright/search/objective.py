@@ -31,7 +31,7 @@ class Budget:
     """How much a search may do, in work and not in time: a seed gives one plan everywhere."""
 
     evaluations: int = 3000
-    patience: int = 1200  # evaluations without improvement after which a search ends
+    patience: int = 600  # evaluations without improvement after which a search ends
     cells: int = 80_000  # of the factor graph that best responses may look at
 
 

@@ -18,8 +18,9 @@ Chosen = tuple[int, ...]  # [axes] a placement of each axis
 # Of one axis; above, those of the shorter lists. A response adds them up for every block: 20,000
 # placements and 100 blocks take some 5 ms.
 MOST_PLACEMENTS = 20_000
-# The fastest placements are looked at, so many times more while none of them seems to fit.
-LOOKED_AT, WIDER = 64, 8
+# The fastest placements are looked at, so many times more while none of them seems to fit, at the
+# points of the program that hold most bytes.
+LOOKED_AT, WIDER, POINTS = 64, 8, 12
 
 
 class Responses:
@@ -28,17 +29,20 @@ class Responses:
     def __init__(self, space: Space, objective: Objective, cells: float = math.inf) -> None:
         """Raises Spent once it has looked at so many cells of the factor graph.
 
-        A cell takes about twice as long on every axis from the third on: it counts twice.
+        Ops have more ways to be computed on more axes: a cell of three counts twice, and so on.
         """
         self.space, self.objective = space, objective
         model = space.model
-        work = Work(cells / 2 ** max(0, len(model.mesh.sizes) - 2))
+        work = Work(cells / max(1, len(model.mesh.sizes) - 1))
         self.axes = find_axis_placements(space, MOST_PLACEMENTS, cut=True)
         self._blocks = find_blocks(model.graph, self.axes, work)
         self._seconds: dict[tuple[int, Chosen], np.ndarray] = {}
         self._extensions: dict[tuple[int, int], np.ndarray] = {}
         self._bytes = np.array([lay.local_bytes((), ()) for lay in model.layouts.table], float)
-        self._live = np.ascontiguousarray(model.points.live.T)  # [layouts, points]
+        live = model.points.live  # [points, layouts]
+        heavy = np.argsort(-(live @ self._bytes), kind="stable")[:POINTS]
+        self._live = np.ascontiguousarray(live[heavy].T)  # [layouts, points]
+        self._all_fit = float((live @ self._bytes).max()) <= objective.memory
 
     def chosen(self, state: State) -> Chosen | None:
         """The axis placements of a state; None where a list is longer than those looked at."""
@@ -83,6 +87,8 @@ class Responses:
     def best(self, axis: int, chosen: Chosen, among: np.ndarray, count: int) -> list[int]:
         """The fastest placements of an axis that seem to fit, or those nearest to it."""
         seconds, reach = self.seconds(axis, chosen)[among], LOOKED_AT
+        if self._all_fit:
+            return among[_smallest(seconds, count)].tolist()  # type: ignore[no-any-return]
         while True:
             top = _smallest(seconds, reach)
             excess = np.maximum(self._peaks(axis, chosen, among[top]) / self.objective.memory, 1.0)

@@ -102,7 +102,7 @@ def _budget(seconds: float | None) -> Budget:
     wanted = DEFAULT_SECONDS if seconds is None else float(seconds)
     evaluations = max(200, int(wanted * EVALUATIONS_PER_S))
     return Budget(
-        evaluations=evaluations, patience=max(200, evaluations * 2 // 5),
+        evaluations=evaluations, patience=max(200, evaluations // 5),
         cells=Budget.cells * evaluations // Budget.evaluations,
     )  # fmt: skip
 
