@@ -32,7 +32,7 @@ class Budget:
 
     evaluations: int = 3000
     patience: int = 600  # evaluations without improvement after which a search ends
-    cells: int = 80_000  # of the factor graph that best responses may look at
+    cells: int = 60_000  # of the factor graph that best responses may look at
 
 
 class Objective:

@@ -27,13 +27,10 @@ class Responses:
     """The placements of every axis, and what each brings when the others are held."""
 
     def __init__(self, space: Space, objective: Objective, cells: float = math.inf) -> None:
-        """Raises Spent once it has looked at so many cells of the factor graph.
-
-        Ops have more ways to be computed on more axes: a cell of three counts twice, and so on.
-        """
+        """Raises Spent once it has looked at so many cells of the factor graph."""
         self.space, self.objective = space, objective
         model = space.model
-        work = Work(cells / max(1, len(model.mesh.sizes) - 1))
+        work = Work(cells)
         self.axes = find_axis_placements(space, MOST_PLACEMENTS, cut=True)
         self._blocks = find_blocks(model.graph, self.axes, work)
         self._seconds: dict[tuple[int, Chosen], np.ndarray] = {}

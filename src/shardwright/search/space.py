@@ -9,6 +9,7 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from typing import NamedTuple
 
 import numpy as np
@@ -73,6 +74,12 @@ class Space:
                         self.actions.append(Action(axis, Entry(g, bits, UPDATES)))
         self.number = {action: i for i, action in enumerate(self.actions)}
         self.twins = symmetric_axes(model)
+
+    def given(self, overrides: Mapping[int, Placement]) -> Space:
+        """The space in which these overrides hold as well."""
+        other = copy(self)
+        other.overrides = {**overrides, **self.overrides}
+        return other
 
     def legal(self, state: State) -> list[int]:
         """Numbers of the actions that may follow."""
