@@ -25,7 +25,7 @@ from shardwright.mesh import Mesh
 from shardwright.plan import Bound, Plan
 from shardwright.record import build_record
 from shardwright.referee.compiled import read_collectives, read_memory, totals
-from shardwright.search.columns import TooLarge, find_columns
+from shardwright.search.axis_placements import TooLarge, find_axis_placements
 from shardwright.search.exact import Certificate
 from shardwright.search.search import Found
 from shardwright.search.space import Space
@@ -251,12 +251,12 @@ def every_state(space: Space) -> list[State]:
     from itertools import product
 
     try:
-        columns = find_columns(space, MOST_STATES)
+        axes = find_axis_placements(space, MOST_STATES)
     except TooLarge:
         return []
-    if np.prod([float(len(c)) for c in columns]) > MOST_STATES:
+    if np.prod([float(len(a)) for a in axes]) > MOST_STATES:
         return []
-    return list(product(*[map(c.list_of, range(len(c))) for c in columns]))
+    return list(product(*[map(a.list_of, range(len(a))) for a in axes]))
 
 
 def _judge_file(verdict: Verdict, case: Case, fn: Any, plan: Plan) -> None:

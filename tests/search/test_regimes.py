@@ -9,9 +9,9 @@ from __future__ import annotations
 import pytest
 
 from shardwright.cost.model import CostModel, model_collectives
-from shardwright.search.mcts import mcts
+from shardwright.search.mcts import tree_search
 from shardwright.search.objective import Budget, Objective
-from shardwright.search.refine import refine
+from shardwright.search.respond import Responses
 from shardwright.search.space import Space
 from shardwright.spmd.decisions import Decisions, State
 from shardwright.spmd.layout import WHOLE
@@ -40,8 +40,7 @@ def split_dims(model: CostModel, state: State, path: str) -> dict[str, int]:
 def search_without_hints(model: CostModel, memory: int | None = None) -> State:
     objective = Objective(model, memory or model.device.usable_bytes)
     space = Space(model)
-    for state in mcts(space, objective, Budget(evaluations=2000), seed=0)[:2]:
-        refine(space, objective, state, Budget())
+    tree_search(Responses(space, objective), Budget(evaluations=2000), seed=0)
     assert objective.best is not None
     return objective.best
 

@@ -1,0 +1,85 @@
+"""The factor graph: the same seconds whichever way it is read, and cells that are told apart."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+import shardwright.cost.factor_graph as factor_graph
+from shardwright.search.space import Space
+from shardwright.spmd.decisions import decide_all
+from tests.search.programs import model_of
+from tests.search.test_respond import random_states
+
+CASES = [
+    ("mlp_grad", {"x": 2, "y": 4}),
+    ("transformer_scan_train", {"x": 2, "y": 4}),
+    ("moe_forward", {"x": 2, "y": 2, "z": 2}),
+]
+
+
+@pytest.mark.parametrize("name, mesh", CASES)
+def test_factors_add_up_to_a_step(name: str, mesh: dict[str, int]) -> None:
+    model = model_of(name, mesh)
+    decisions = decide_all(random_states(Space(model), 20), {})
+    placements, _ = model.place(decisions)
+    total = np.zeros(len(decisions))
+    for f, factor in enumerate(model.graph.factors):
+        seen = placements[:, list(factor.scope)]
+        total += model.graph.seconds(f, model.graph.cells(f, seen), seen)
+    costs = model.evaluate(decisions)
+    np.testing.assert_allclose(total, costs.compute_s + costs.link_s, rtol=1e-9)
+
+
+@pytest.mark.parametrize("name, mesh", CASES)
+def test_addresses_tell_cells_apart(name: str, mesh: dict[str, int]) -> None:
+    """Two cells have one address only if they are of one factor and stored alike."""
+    model = model_of(name, mesh)
+    placements, _ = model.place(decide_all(random_states(Space(model), 60), {}))
+    address: dict[object, tuple[int, bytes]] = {}
+    for f, factor in enumerate(model.graph.factors):
+        seen = placements[:, list(factor.scope)]
+        for cell, at in zip(model.graph.cells(f, seen), seen, strict=True):
+            assert address.setdefault(cell, (f, at.tobytes())) == (f, at.tobytes())
+
+
+@pytest.mark.parametrize("name, mesh", CASES)
+def test_tables_too_large_for_numbers(
+    name: str, mesh: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same seconds where no number can address the cells."""
+    model = model_of(name, mesh)
+    decisions = decide_all(random_states(Space(model), 20), {})
+    expected = model.evaluate(decisions)
+    monkeypatch.setattr(factor_graph, "MOST_CELLS", 1000)
+    wide = model_of(name, mesh)
+    assert wide.graph._wide
+    np.testing.assert_array_equal(wide.evaluate(decisions).step_s, expected.step_s)
+    np.testing.assert_array_equal(wide.evaluate(decisions).peak_bytes, expected.peak_bytes)
+
+
+def test_it_prints_a_line_for_each_factor() -> None:
+    graph = model_of("mlp_grad", {"x": 2}).graph
+    head, *lines = str(graph).splitlines()
+    assert head.endswith(f"{len(graph.factors)} factors") and len(lines) == len(graph.factors)
+    assert any("shared transfer for 2 uses" in line for line in lines)
+
+
+def test_threads_share_a_model() -> None:
+    model = model_of("transformer_train", {"x": 2, "y": 4})
+    decisions = decide_all(random_states(Space(model), 60), {})
+    expected = model_of("transformer_train", {"x": 2, "y": 4}).evaluate(decisions).step_s
+    found: dict[int, np.ndarray] = {}
+
+    def evaluate(i: int) -> None:
+        found[i] = model.evaluate(decisions[i:] + decisions[:i]).step_s
+
+    threads = [threading.Thread(target=evaluate, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for i, seconds in found.items():
+        np.testing.assert_array_equal(np.roll(seconds, i), expected)
