@@ -69,7 +69,7 @@ def _axes(value: Value, sharding: Any, mesh: Mesh) -> tuple[tuple[tuple[int, ...
         if size % split:
             warnings.append(
                 f"{value.path} dim {d} of size {size} does not divide by {split}"
-                f" ({'+'.join(names)}): JAX will refuse it; counted as whole"
+                f" ({'+'.join(names)}): JAX will refuse it; counted as replicated"
             )
             names = ()
         dims.append(tuple(mesh.names.index(name) for name in names))

@@ -114,7 +114,7 @@ def test_mesh_shapes_are_screened_under_the_pins() -> None:
         plain, *ARGS, mesh={"data": None, "model": None}, devices=16, seconds=0.2,
         tactics=[sw.Replicate("w"), sw.Pin("x", 1, "data")],
     )  # fmt: skip
-    screened = [row["step_s"] for row in plan.record["meshes"] if row["step_s"] is not None]
+    screened = [row.step_s for row in plan.record.meshes if row.step_s is not None]
     assert len(screened) > 1 and min(screened) >= plan.cost.step_s * (1 - 1e-9)
 
 

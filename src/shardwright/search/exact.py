@@ -12,7 +12,8 @@ Limits count work, not seconds: the same program gives the same certificate on e
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from shardwright.spmd.layout import WHOLE
 
 SAME = 1e-9  # costs closer than this are equal
 BATCH = 64
+INFINITE = {"null": float("inf")}  # what null stands for in a plan file: JSON has no infinity
 # The bound for spaces with too many columns.
 MOST_COLUMNS_OF_BLOCK, MOST_STATES_OF_BLOCK, MOST_CHOICES_RELAXED = 200, 2_000, 3_000
 
@@ -34,11 +36,11 @@ MOST_COLUMNS_OF_BLOCK, MOST_STATES_OF_BLOCK, MOST_CHOICES_RELAXED = 200, 2_000, 
 class Certificate:
     """How good an answer provably is within its space, under the cost model."""
 
-    kind: str  # "optimal": nothing in the space is better; "gap": see gap; "none": not tried
-    lower_bound_s: float  # no state of the space is faster and fits
-    gap: float  # the answer's seconds are at most (1 + gap) times the best
+    kind: Literal["optimal", "gap", "none"]  # nothing in the space is better; see gap; not tried
+    lower_bound_s: float = field(metadata=INFINITE)  # no state of the space is faster and fits
+    gap: float = field(metadata=INFINITE)  # the answer takes at most (1 + gap) times the best
     evaluated: int  # states that the proof evaluated one by one
-    covered: float = 0.0  # states that it speaks for
+    covered: float = field(default=0.0, metadata=INFINITE)  # states that it speaks for
 
     @staticmethod
     def none() -> Certificate:
@@ -155,6 +157,7 @@ class _Proof:
         self.floor = float(least.sum()) * self.scale
         order = sorted(range(len(self.blocks)), key=lambda b: -self._weight(self.blocks[b]))
         for b in order:
+            self.objective.report()
             distinct, number = self.blocks[b].distinct(())
             seconds = np.zeros(len(distinct))
             for n in np.unique(number[alive]).tolist():
@@ -194,6 +197,7 @@ class _Proof:
 
     def _descend(self, chosen: tuple[int, ...]) -> None:
         """Looks at all columns of the next axis, given one column of each earlier axis."""
+        self.objective.report()
         self.nodes += 1
         if self.nodes > self.limits.nodes:
             raise Spent
