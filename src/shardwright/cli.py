@@ -87,7 +87,10 @@ plan_options = _options(
     click.option("--device", default="tpu-v5e", show_default=True, help="A kind: see `devices`."),
     click.option("--memory", help="Per device, e.g. 16GB; all that it has if not given."),
     click.option("--tactic", "tactics", multiple=True, help="What you know, e.g. 'FSDP(data)'."),
-    click.option("--seconds", type=click.FloatRange(min=0), help="Roughly how long to search."),
+    click.option("--seconds", type=click.FloatRange(min=0),
+                 help="Roughly how much to search, counted in work."),
+    click.option("--timeout", type=click.FloatRange(min=0), metavar="SECONDS",
+                 help="End the search by the clock: another machine may find another plan."),
     click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same plan."),
     click.option("--save", type=click.Path(dir_okay=False), callback=_file,
                  help="Write the plan as JSON."),
@@ -119,8 +122,9 @@ def _plan(fn: Any, args: tuple[Any, ...], given: dict[str, Any], **calls: Any) -
     show = _progress(given["quiet"])
     plan = api.partition(
         fn, *args, mesh=parse_mesh(given["mesh"]), devices=given["devices"], device=given["device"],
-        memory=parse_bytes(given["memory"]), seconds=given["seconds"], seed=given["seed"],
-        tactics=[parse_tactic(t) for t in given["tactics"]] or None, progress=show, **calls,
+        memory=parse_bytes(given["memory"]), seconds=given["seconds"], timeout=given["timeout"],
+        seed=given["seed"], tactics=[parse_tactic(t) for t in given["tactics"]] or None,
+        progress=show, **calls,
     )  # fmt: skip
     if show is not None:
         click.echo("\r\x1b[K", nl=False, err=True)

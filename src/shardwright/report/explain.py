@@ -24,9 +24,9 @@ from shardwright.report.words import (
 
 # What a collective is there for, in a few words.
 PURPOSE = {
-    "all-gather": "pieces are put together before use",
-    "reduce-scatter": "partial sums are added, each device keeps a piece",
-    "all-reduce": "partial sums are added, every device keeps all of it",
+    "all-gather": "shards are gathered before use",
+    "reduce-scatter": "partial sums are added, each device holds a shard of the sum",
+    "all-reduce": "partial sums are added, every device holds the sum",
     "all-to-all": "the split moves from one dim to another",
     "collective-permute": "neighbours exchange borders",
 }

@@ -156,7 +156,7 @@ def format_baselines(record: PlanRecord, most: int = BASELINES) -> str:
         else:
             notes.append(change(b.cost.step_s, cost.step_s))
         if b.fits and b.cost.step_s < cost.step_s and record.asked.tactics:
-            notes.append("not as your tactics say")
+            notes.append("ruled out by your tactics")
         table.append(
             (b.name, human_seconds(b.cost.step_s), human_bytes(b.cost.peak_bytes), ", ".join(notes))
         )

@@ -244,10 +244,10 @@ def find_collectives(given: Partitioned) -> list[Collective]:
 
 def reduction_of(given: Partitioned, one: Sum) -> Reduction | None:
     """How a sum is reduced, or None when its parts are reduced before they are added."""
-    numbers = [int(given.classes.of_op[leaf.op]) for leaf in one.leaves]
+    classes = [int(given.classes.of_op[leaf.op]) for leaf in one.leaves]
     parts = [
         (given.classes.table[c], given.choices[c], leaf.order)
-        for c, leaf in zip(numbers, one.leaves, strict=True)
+        for c, leaf in zip(classes, one.leaves, strict=True)
     ]
     witnesses = [given.choices[int(given.classes.of_op[i])] for i in one.witnesses(given.program)]
     layout = given.layouts.table[int(given.layouts.of_value[one.value])]
