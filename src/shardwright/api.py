@@ -98,13 +98,9 @@ def plan_call(
 ) -> Plan:
     """The whole pipeline: partition() of one call, whatever its arguments are called."""
     meshes = candidate_meshes(options.mesh, options.device, options.devices)
+    widest = max(meshes, key=lambda mesh: len(mesh.axes))  # the code may name any axis
     program = trace_call(  # ops, values, source lines, argument paths
-        fn,
-        args,
-        kwargs,
-        options.static_argnums,
-        options.donate_argnums,
-        max(meshes, key=lambda mesh: len(mesh.axes)),
+        fn, args, kwargs, options.static_argnums, options.donate_argnums, widest
     )
     analysis = analyze_program(program, options.labels)  # what may be decided
     check_labels(analysis, options.labels or {})

@@ -21,7 +21,6 @@ from shardwright.options import Positions, positions
 from shardwright.plan import Bound, Plan
 from shardwright.program.arguments import asks_which
 from shardwright.program.tracing import trace_call
-from shardwright.program.types import Program
 from shardwright.record.build import build_record
 from shardwright.record.types import Asked
 from shardwright.search import Found, search
@@ -107,7 +106,12 @@ def check(
         warnings.append(
             f"does not fit: {human_bytes(plan.cost.peak_bytes)} per device of {human_bytes(limit)}"
         )
-    warnings += large_replicated(program, given)
+    large = LARGE * sum(program.values[v].bytes for v in program.inputs)
+    warnings += [
+        f"{row.path} ({human_bytes(row.bytes)}) is replicated on every device"
+        for row in plan.record.replicated
+        if row.bytes >= large
+    ]
     if compare:
         free = constrained_model(analysis, axes, chip)
         found = _better(free, plan.cost, limit, seconds)
@@ -159,17 +163,6 @@ def _reorderings(entries: tuple[Entry, ...]) -> list[tuple[Entry, ...]]:
         out[(*rest[:j], entries[i], *rest[j:])] = None
     out.pop(entries, None)
     return list(out)
-
-
-def large_replicated(program: Program, given: Given) -> list[str]:
-    """Arguments that every device holds all of and that matter."""
-    total = sum(program.values[v].bytes for v in given) or 1
-    return [
-        f"{program.values[v].path} ({human_bytes(program.values[v].bytes)})"
-        " is replicated on every device"
-        for v, dims in given.items()
-        if not any(dims) and program.values[v].bytes >= LARGE * total
-    ]
 
 
 def _better(model: CostModel, cost: Cost, limit: int, seconds: float | None) -> Found | None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -352,20 +353,18 @@ class Plan:
         return to_html(self.record)
 
 
+@dataclass(frozen=True)
 class Bound:
     """A plan's program: what is needed to run or print it."""
 
-    def __init__(
-        self, fn: Callable[..., Any], program: Program, model: CostModel, decisions: Decisions
-    ) -> None:
-        self.fn, self.program, self.model, self.decisions = fn, program, model, decisions
-        self._steps: Steps | None = None
+    fn: Callable[..., Any]
+    program: Program
+    model: CostModel
+    decisions: Decisions
 
-    @property
+    @functools.cached_property
     def steps(self) -> Steps:
-        if self._steps is None:
-            self._steps = make_steps(self.model, self.decisions)
-        return self._steps
+        return make_steps(self.model, self.decisions)
 
 
 def load(path: str | Path) -> Plan:

@@ -9,6 +9,7 @@ null, which stands for x. Nothing is called but the dataclasses that the type na
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import types
 from collections.abc import Mapping
@@ -46,37 +47,42 @@ def encode(value: Any) -> Any:
 def decode(value: Any, kind: Any, place: str = "") -> Any:
     """The value of a type that plain data stands for; raises Damaged where it stands for none.
 
-    >>> decode({"axes": [3]}, dict[str, list[str]])
+    >>> decode({"axes": [3]}, dict[str, tuple[str, ...]])
     Damaged: axes[0]: expected one line of text, got 3
     """
     base, notes = _opened(kind)
     origin, parts = get_origin(base), get_args(base)
     if origin in (Union, types.UnionType):
-        likely = [part for part in parts if isinstance(value, _in_json(part))]
-        return decode(value, likely[0] if likely else _raise(value, kind, place), place)
-    if origin is Literal:
-        good = any(value == one and type(value) is type(one) for one in parts)
-    elif base in (int, float):
-        good = _is_number(value, base, _range(notes))
-    elif base is str:
-        good = isinstance(value, str) and len(value) <= MOST_TEXT and value.isprintable()
-    else:
-        good = isinstance(value, _in_json(base))
-    if origin is tuple and parts[-1] is not Ellipsis:
-        good = good and len(value) == len(parts)
-    elif origin is tuple:
-        parts = (parts[0],) * (len(value) if good else 0)
-    if not good:
-        _raise(value, kind, place)
+        part = next((part for part in parts if isinstance(value, _in_json(part))), None)
+        if part is None:
+            raise _damaged(value, kind, place)
+        return decode(value, part, place)
+    if not _is_of(value, base, _range(notes)):
+        raise _damaged(value, kind, place)
     if origin is tuple:
-        pairs = enumerate(zip(value, parts, strict=True))
-        return tuple(decode(item, part, f"{place}[{i}]") for i, (item, part) in pairs)
+        kinds = itertools.repeat(parts[0]) if parts[-1] is Ellipsis else parts
+        items = enumerate(zip(value, kinds, strict=False))
+        return tuple(decode(item, part, f"{place}[{i}]") for i, (item, part) in items)
     if origin in (dict, Mapping):
         return {
             _name(name, parts[0], place): decode(item, parts[1], _inside(place, name))
             for name, item in value.items()
         }
     return _decode_fields(value, base, place) if is_dataclass(base) else value
+
+
+def _is_of(value: Any, kind: Any, within: Within) -> bool:
+    """Whether plain data is of a type, but for what is inside it."""
+    parts = get_args(kind)
+    if get_origin(kind) is Literal:
+        return any(value == one and type(value) is type(one) for one in parts)
+    if not isinstance(value, _in_json(kind)) or (isinstance(value, bool) and kind is not bool):
+        return False
+    if kind in (int, float):
+        return within.least <= value <= within.most  # neither holds for NaN
+    if kind is str:
+        return len(value) <= MOST_TEXT and value.isprintable()
+    return get_origin(kind) is not tuple or parts[-1] is Ellipsis or len(value) == len(parts)
 
 
 def _decode_fields(value: dict[str, Any], kind: Any, place: str) -> Any:
@@ -125,12 +131,6 @@ def _in_json(kind: Any) -> Any:
     return list if get_origin(base) is tuple else (int | float if base is float else base)
 
 
-def _is_number(value: Any, kind: type, within: Within) -> bool:
-    if isinstance(value, bool) or not isinstance(value, _in_json(kind)):
-        return False
-    return within.least <= value <= within.most  # neither holds for NaN
-
-
 def _range(notes: tuple[Any, ...]) -> Within:
     return next((note for note in notes if isinstance(note, Within)), Within())
 
@@ -139,8 +139,8 @@ def _inside(place: str, name: str) -> str:
     return f"{place}[{name!r:.60}]" if place else name
 
 
-def _raise(value: Any, kind: Any, place: str) -> Any:
-    raise Damaged(f"{place or 'it'}: expected {_words(kind)}, got {_shown(value)}")
+def _damaged(value: Any, kind: Any, place: str) -> Damaged:
+    return Damaged(f"{place or 'it'}: expected {_words(kind)}, got {_shown(value)}")
 
 
 def _shown(value: Any) -> str:

@@ -171,12 +171,8 @@ def _specs(record: PlanRecord) -> list[dict[str, Any]]:
 
 
 def _groups(record: PlanRecord) -> list[dict[str, Any]]:
-    named = roles(record)
     used: dict[str, list[str]] = {}
     for axis, claims in record.decisions.items():
         for claim in claims:
             used.setdefault(claim.group, []).append(axis)
-    return [
-        {"row": g, "role": named.get(g.label, ""), "axes": used.get(g.label, [])}
-        for g in record.groups
-    ]
+    return [{"row": g, "axes": used.get(g.label, [])} for g in record.groups]
