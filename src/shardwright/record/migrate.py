@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from shardwright.record.plain import Damaged
+from shardwright.record.plain import MOST_TEXT, Damaged
 
 VERSION = 3  # of the files that this Shardwright writes
 
@@ -54,7 +54,8 @@ def _to_3(file: Plain) -> Plain:
     for row in _rows(file, "groups"):
         row |= {"role": row.get("role", "hidden"), "bits": row.get("bits", 0)}
     for row in _rows(file, "collectives"):
-        row |= {"cause": read_cause(str(row.get("cause")))}
+        if isinstance(row.get("cause"), str):
+            row["cause"] = read_cause(row["cause"])
     _table(file, "memory").pop("limit_bytes", None)  # which the device says
     return {
         "shardwright": "of another version",
@@ -86,7 +87,7 @@ def _rows(file: Plain, name: str) -> list[Plain]:
 def read_cause(said: str) -> Plain:
     """A cause of version 2, which is a sentence, as the fields of a Cause."""
     for kind, sentence in _SENTENCES.items():
-        if found := re.fullmatch(sentence, said):
+        if found := re.fullmatch(sentence, said[:MOST_TEXT]):
             parts = {name: part for name, part in found.groupdict().items() if part}
             return {"kind": kind} | parts | {"terms": int(parts.get("terms", 0))}
     return {"kind": "other", "value": said}
