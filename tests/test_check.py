@@ -100,6 +100,11 @@ def test_saved_plans_of_a_check_know_static_and_donated_arguments(tmp_path: Path
         assert str(again.ir()) == str(plan.ir())
 
 
+def test_bad_memory() -> None:
+    with pytest.raises(sw.ShardwrightError, match="memory must be a positive number of bytes"):
+        sw.check(mlp, *arguments(), mesh=MESH, in_shardings=(None, None), memory="16GB")
+
+
 @pytest.mark.parametrize(
     "specs, text",
     [

@@ -17,7 +17,7 @@ from shardwright.cost.model import CostModel
 from shardwright.errors import ShardwrightError
 from shardwright.in_shardings import Given, resolve
 from shardwright.mesh import Mesh
-from shardwright.options import Positions, positions
+from shardwright.options import Positions, number, positions
 from shardwright.plan import Bound, Plan
 from shardwright.program.arguments import asks_which
 from shardwright.program.tracing import trace_call
@@ -81,8 +81,12 @@ def check(
     Intermediates are assumed to follow the arguments in the cheapest way; a compiler left to
     itself may do worse. `.plan` holds that way, ready to run. Keyword arguments are replicated.
     """
-    axes, chip = Mesh.of(mesh), find_device(device)
+    axes, chip, most_bytes = Mesh.of(mesh), find_device(device), number("memory", memory)
     program = trace_call(fn, args, kwargs, static_argnums, donate_argnums, axes)
+    asked = Asked(
+        static_argnums=positions(static_argnums), donate_argnums=positions(donate_argnums),
+        memory=most_bytes,
+    )  # fmt: skip
     analysis = analyze_program(program)
     given, warnings = resolve(program, args, in_shardings, axes)
     pinned = dict(given)
@@ -90,12 +94,8 @@ def check(
         pinned[program.outputs[position]] = given[source]
     model = CostModel(analysis, axes, chip, pinned=pinned)
     decisions = decide(cheapest_order(model, claimed_groups(analysis, given, axes)))
-    limit = chip.usable_bytes if memory is None else int(memory)
+    limit = chip.usable_bytes if asked.memory is None else asked.memory
     by_hand = Found(decisions, model.cost(decisions), Certificate.none(), {}, 0, HOW)
-    asked = Asked(
-        static_argnums=positions(static_argnums), donate_argnums=positions(donate_argnums),
-        memory=None if memory is None else int(memory),
-    )  # fmt: skip
 
     def as_plan(model: CostModel, found: Found, asked: Asked) -> Plan:
         record = build_record(model, found, asked=asked)
@@ -168,7 +168,7 @@ def _reorderings(entries: tuple[Entry, ...]) -> list[tuple[Entry, ...]]:
 def _better(model: CostModel, cost: Cost, limit: int, seconds: float | None) -> Found | None:
     """Decisions that are faster, or that fit where the given ones do not."""
     try:
-        found = search(model, memory=limit, seconds=seconds)
+        found = search(model, memory=limit, seconds=number("seconds", seconds))
     except ShardwrightError:  # nothing fits: what was given is judged all the same
         return None
     if found.cost.step_s >= cost.step_s and cost.peak_bytes <= limit:

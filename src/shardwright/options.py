@@ -56,9 +56,7 @@ def read_options(**given: Any) -> Options:
 
     Whether the mesh, labels and positions fit the program is seen when they are used.
     """
-    for name in _NUMBERS:
-        if name in given and not (name in _MAY_BE_NONE and given[name] is None):
-            given[name] = _number(name, given[name])
+    given |= {name: number(name, given[name]) for name in _NUMBERS if name in given}
     labels, tactics, progress = map(given.get, ("labels", "tactics", "progress"))
     texts = isinstance(labels, Mapping) and all(
         isinstance(text, str) for row in labels.items() for text in row
@@ -95,8 +93,10 @@ _NUMBERS: dict[str, tuple[Any, type, str, str, float, float]] = {
 _MAY_BE_NONE = ("memory", "seconds", "timeout")
 
 
-def _number(name: str, given: Any) -> Any:
-    """A number of Python's, not of NumPy's, which no plan file holds; raises where it is none."""
+def number(name: str, given: Any) -> Any:
+    """The option as Python's number, not NumPy's, which no plan file holds; raises for others."""
+    if given is None and name in _MAY_BE_NONE:
+        return None
     taken, kind, what, example, least, most = _NUMBERS[name]
     is_number = isinstance(given, taken) and not isinstance(given, bool)
     if not is_number or not least <= given <= most:
