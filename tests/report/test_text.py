@@ -14,7 +14,7 @@ import pytest
 import shardwright as sw
 from shardwright.record.types import Asked, Claim, Replicated, SearchRow
 from shardwright.report.explain import explain, type_bytes
-from shardwright.report.facts import lines_that_move, movements, ranked_baselines
+from shardwright.report.facts import lines_that_move, ranked_baselines
 from shardwright.report.pattern import also_known_as, pattern
 from shardwright.report.text import WIDTH, format_plan
 from shardwright.report.words import (
@@ -27,6 +27,7 @@ from shardwright.report.words import (
     times,
 )  # fmt: skip
 from shardwright.search import Certificate
+from shardwright.spmd.ir import totals
 from shardwright.zoo import programs
 from tests.report.records import MESH, plan_of, record_of
 
@@ -98,7 +99,7 @@ def test_the_figures_are_the_plans() -> None:
     assert human_bytes(record.limit_bytes) in text
     total = sum(c.count * c.seconds for c in plan.collectives)
     assert f"links, {human_seconds(total)} in all" in text
-    assert sum(m.seconds for m in movements(record)) == pytest.approx(total)
+    assert sum(t.seconds for t in totals(record.collectives).values()) == pytest.approx(total)
     assert sum(line.seconds for line in lines_that_move(record)) == pytest.approx(total)
     assert total == pytest.approx(plan.cost.link_s)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from shardwright.record.types import Claim, PlanRecord
 from shardwright.report.eject import starred
-from shardwright.report.facts import claim_notes, movements
+from shardwright.report.facts import claim_notes
 from shardwright.report.words import (
     change,
     columns,
@@ -17,6 +17,7 @@ from shardwright.report.words import (
     short_path,
     spec_text,
 )  # fmt: skip
+from shardwright.spmd.ir import totals
 
 SPECS = 20  # rows shown
 
@@ -107,8 +108,9 @@ def _costs(a: PlanRecord, b: PlanRecord) -> Iterator[str]:
         )
         if x != y
     ]
-    before = {(m.kind, m.axes): m.bytes for m in movements(a)}
-    after = {(m.kind, m.axes): m.bytes for m in movements(b)}
+    before, after = (
+        {key: total.bytes for key, total in totals(one.collectives).items()} for one in (a, b)
+    )
     for key in _either(before, after):
         x, y = before.get(key, 0.0), after.get(key, 0.0)
         what = f"{key[0]} {'+'.join(key[1])}"

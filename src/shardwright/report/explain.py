@@ -21,6 +21,7 @@ from shardwright.report.words import (
     short_path,
     times,
 )
+from shardwright.spmd.ir import totals
 
 # What a collective is there for, in a few words.
 PURPOSE = {
@@ -108,14 +109,14 @@ def _time(record: PlanRecord) -> Iterator[str]:
 def _movements(record: PlanRecord) -> Iterator[str]:
     if not record.collectives:
         yield "Nothing moves between devices."
-    moves = facts.lines_that_move(record)
-    for m in facts.movements(record):
+    lines, by_kind = facts.lines_that_move(record), totals(record.collectives)
+    for (kind, axes), total in sorted(by_kind.items(), key=lambda row: -row[1].seconds):
         yield (
-            f"{m.kind} over {'+'.join(m.axes)}: {human_seconds(m.seconds)},"
-            f" {human_bytes(m.bytes)} in {counted(m.count, 'call')};"
-            f" {PURPOSE.get(m.kind, 'data moves')}"
+            f"{kind} over {'+'.join(axes)}: {human_seconds(total.seconds)},"
+            f" {human_bytes(total.bytes)} in {counted(total.calls, 'call')};"
+            f" {PURPOSE.get(kind, 'data moves')}"
         )
-        rows = [line for line in moves if (line.kind, line.axes) == (m.kind, m.axes)]
+        rows = [line for line in lines if (line.kind, line.axes) == (kind, axes)]
         for line in rows[:SOURCES]:
             yield (
                 f"    {human_seconds(line.seconds)} {line.source}:"

@@ -8,7 +8,7 @@ from shardwright.cost.cost import Cost
 from shardwright.record.types import Claim, MeshRow, PlanRecord
 from shardwright.report.causes import alike
 from shardwright.report.words import any_layer, human_bytes, listed, short_path, short_source
-from shardwright.spmd.ir import Cause, totals
+from shardwright.spmd.ir import Cause
 
 CHOSEN = "chosen"
 SAME = 1e-6  # relative: costs closer than this are one cost
@@ -22,17 +22,6 @@ class Baseline:
     cost: Cost
     fits: bool
     also: tuple[str, ...] = ()  # other names of the same cost
-
-
-@dataclass(frozen=True, slots=True)
-class Movement:
-    """All collectives of one kind over the same axes."""
-
-    kind: str
-    axes: tuple[str, ...]
-    count: float  # times per step
-    bytes: float  # per step and device
-    seconds: float  # per step
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,12 +141,6 @@ def lines_that_move(record: PlanRecord) -> list[Line]:
             key, count=known.count + c.count, seconds=known.seconds + c.count * c.seconds
         )
     return sorted(out.values(), key=lambda line: -line.seconds)
-
-
-def movements(record: PlanRecord) -> list[Movement]:
-    """Totals per kind and axes, most seconds first."""
-    rows = [Movement(*key, *total) for key, total in totals(record.collectives).items()]
-    return sorted(rows, key=lambda m: (-m.seconds, m.kind, m.axes))
 
 
 def warnings(record: PlanRecord) -> list[str]:

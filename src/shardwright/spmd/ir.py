@@ -19,7 +19,16 @@ from shardwright.spmd.opclass import NO_CLASS, OpClass, OpClasses
 from shardwright.spmd.sums import Reduction, Sum, find_sums, reduced_once
 from shardwright.spmd.weights import region_runs, region_weights
 
-Totals = dict[tuple[str, tuple[str, ...]], tuple[float, float, float]]
+
+class Total(NamedTuple):
+    """What collectives take together, per step and device."""
+
+    calls: float
+    bytes: float
+    seconds: float
+
+
+Totals = dict[tuple[str, tuple[str, ...]], Total]  # by kind and axes
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -105,11 +114,11 @@ class Ir:
 
 
 def totals(collectives: Iterable[Collective]) -> Totals:
-    """{(kind, axes): (count, bytes, seconds) per step}"""
+    """{(kind, axes): what these collectives take together}"""
     out: Totals = {}
     for c in collectives:
         n, b, s = out.get((c.kind, c.axes), (0.0, 0.0, 0.0))
-        out[c.kind, c.axes] = (n + c.count, b + c.count * c.bytes, s + c.count * c.seconds)
+        out[c.kind, c.axes] = Total(n + c.count, b + c.count * c.bytes, s + c.count * c.seconds)
     return dict(sorted(out.items()))
 
 
