@@ -15,6 +15,7 @@ from shardwright.report.words import (
     human_bytes,
     human_seconds,
     short_path,
+    short_source,
     spec_text,
 )  # fmt: skip
 from shardwright.spmd.ir import totals
@@ -67,7 +68,7 @@ def _decisions(a: PlanRecord, b: PlanRecord) -> Iterator[str]:
         yield "overrides: stored otherwise than decided for the axes"
         for what in _either(before, after):
             stored = [one.get(what, "as decided") for one in (before, after)]
-            yield f"  {short_path(what)}: {' -> '.join(stored)}"
+            yield f"  {short_source(short_path(what))}: {' -> '.join(stored)}"
 
 
 def _claims(claims: Sequence[Claim] | None) -> str:

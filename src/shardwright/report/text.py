@@ -16,6 +16,7 @@ from shardwright.report.words import (
     listed,
     percent,
     short_path,
+    short_source,
     times,
 )  # fmt: skip
 
@@ -79,7 +80,8 @@ def format_decisions(record: PlanRecord) -> str:
 def _overrides(record: PlanRecord) -> list[tuple[str, str]]:
     """How single layouts are stored, and what they are."""
     rows = [
-        (row.stored, listed([short_path(what) for what in row.what], 2)) for row in record.overrides
+        (row.stored, listed([short_source(short_path(what)) for what in row.what], 2))
+        for row in record.overrides
     ]
     more = len(rows) - ENTRIES
     return rows[:ENTRIES] + ([(f"+{more} more", "")] if more > 0 else [])
