@@ -402,14 +402,14 @@ def _put(leaf: Any, place: NamedSharding, *, own: bool) -> Any:
 
 
 def _to_state(decisions: Mapping[str, Sequence[Claim]], analysis: Analysis) -> State:
+    """The lists of a plan, by the groups of an analysis."""
     index = {g.label: g.index for g in analysis.all_groups}
-    for claims in decisions.values():
-        for claim in claims:
-            if claim.group not in index:
-                raise ShardwrightError(
-                    f"the plan decides about {claim.group!r}, which this program does not have",
-                    try_=", ".join(list(index)[:12]),
-                )
+    unknown = [c.group for claims in decisions.values() for c in claims if c.group not in index]
+    if unknown:
+        raise ShardwrightError(
+            f"the plan decides about {unknown[0]!r}, which this program does not have",
+            try_=", ".join(list(index)[:12]),
+        )
     return tuple(
         tuple(Entry(index[c.group], c.bits, c.scope) for c in claims)
         for claims in decisions.values()

@@ -434,6 +434,10 @@ BAD_CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "seed": (lambda: make(seed="a"), "seed must be an integer from 0 on, got 'a'"),
     "timeout": (lambda: make(timeout="1"), "timeout must be a number of seconds, got '1'"),
     "negative seed": (lambda: make(seed=-1), "seed must be an integer from 0 on, got -1"),
+    "no seed": (lambda: make(seed=None), "seed must be an integer from 0 on, got None"),
+    "of jit": (
+        lambda: sw.jit(matmul, mesh=8, seconds=-1), "seconds must be a number of seconds, got -1",
+    ),
     "overlap": (lambda: make(overlap=3), "overlap must be a part of 1, got 3"),
     "labels": (lambda: make(labels=["a"]), "labels must map a label to a dim"),
     "labels of no text": (lambda: make(labels={"a": 3}), "labels must map a label to a dim"),

@@ -13,6 +13,7 @@ import pytest
 
 import shardwright as sw
 from shardwright.record.types import Asked, Claim, Replicated, SearchRow
+from shardwright.report.causes import alike, phrase
 from shardwright.report.explain import explain, type_bytes
 from shardwright.report.facts import lines_that_move, ranked_baselines
 from shardwright.report.pattern import also_known_as, pattern
@@ -27,7 +28,7 @@ from shardwright.report.words import (
     times,
 )  # fmt: skip
 from shardwright.search import Certificate
-from shardwright.spmd.ir import totals
+from shardwright.spmd.ir import Cause, totals
 from shardwright.zoo import programs
 from tests.report.records import MESH, plan_of, record_of
 
@@ -177,6 +178,21 @@ def test_explain_names_movements_and_lines() -> None:
 def test_words(call: tuple[Any, ...], text: str) -> None:
     fn, *args = call
     assert fn(*args) == text
+
+
+@pytest.mark.parametrize("cause, words", [
+    (Cause("operand", "dot_general", "p['layers'][3]['w']"), "p.layers[*].w for dot_general"),
+    (Cause("operand", "mul", maker="sort"), "result of sort for mul"),
+    (Cause("operand", "mul", "batch[0]"), "batch[0] for mul"),  # no layer: a tuple of arguments
+    (Cause("partial", "dot_general", stored="f32[8/4]"), "partial sums of dot_general"),
+    (Cause("sum", "add", stored="f32[8]", terms=3), "sum of 3 partial results"),
+    (Cause("scan", "add", stored="f32[8]"), "sum over all trips of a scan"),
+    (Cause("stored", "exp", maker="exp", stored="f32[8/2]"), "result of exp"),
+    (Cause("returned", value="result[0]", stored="f32[8/2]"), "result[0] is returned as f32[8/2]"),
+    (Cause("halo", "slice"), "slice reaches over the split of its operand"),
+])  # fmt: skip
+def test_causes_in_a_table(cause: Cause, words: str) -> None:
+    assert phrase(alike(cause)) == words
 
 
 @pytest.mark.parametrize("text, size", [

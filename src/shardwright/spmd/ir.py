@@ -272,13 +272,13 @@ class _Adder(NamedTuple):
     found: list[Collective]
 
     def __call__(self, moves: Sequence[Move], value: int, cause: Cause) -> None:
-        names = [name for name, _ in self.given.axes]
+        given, op, names = self.given, self.op, [name for name, _ in self.given.axes]
+        source = str(op.source) if op.source else given.program.where(value)  # as for a return
         for m in moves:
             if m.kind != SLICE:
                 collective = Collective(
                     m.kind, tuple(names[a] for a in m.axes), m.bytes, self.times,
-                    self.given.prices.move_s(m), source_of(self.given.program, self.op, value),
-                    cause, self.op.index,
+                    given.prices.move_s(m), source, cause, op.index,
                 )  # fmt: skip
                 self.found.append(collective)
 
@@ -302,9 +302,3 @@ def _origin(program: Program, value: int) -> tuple[str, str]:
     if v.path is not None:
         return v.path, ""
     return "", program.ops[v.op].name if v.op >= 0 else ""
-
-
-def source_of(program: Program, op: Op, value: int) -> str:
-    """The user's line of an op; for a return, the line that computes the value."""
-    source = op.source
-    return str(source) if source else program.where(value)
