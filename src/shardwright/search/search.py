@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,8 +12,9 @@ import numpy as np
 from shardwright.cost.cost import Cost
 from shardwright.cost.model import CostModel
 from shardwright.search.baselines import baselines
+from shardwright.search.blocks import Spent
 from shardwright.search.exact import Certificate, certify
-from shardwright.search.mcts import TreeSearch
+from shardwright.search.mcts import tree_search
 from shardwright.search.objective import (
     OVER_MEMORY_S,
     STRATEGIES,
@@ -24,6 +25,7 @@ from shardwright.search.objective import (
 )
 from shardwright.search.overflow import no_plan_fits
 from shardwright.search.refine import kept_copies, refine, refine_layouts
+from shardwright.search.respond import Responses
 from shardwright.search.roles import find_roles
 from shardwright.search.schedule import Schedule, plan_schedule
 from shardwright.search.space import Space
@@ -35,7 +37,7 @@ from shardwright.spmd.decisions import Decisions, Placement, State
 EVALUATIONS_PER_S = 1000
 DEFAULT_SECONDS = 3.0
 NEARLY = 0.1  # a gap that a better answer may close: it is proven once more
-REFINED = 3  # good states that are refined, each of its kind
+STARTS = 8  # good states from which best responses start
 # Good states whose single layouts are looked at; refined first; refined if that brings something.
 SCREENED, FIRST, APART = 256, 2, 8
 
@@ -111,7 +113,10 @@ def _no_cycle_collection() -> Iterator[None]:
 def _budget(seconds: float | None) -> Budget:
     wanted = DEFAULT_SECONDS if seconds is None else float(seconds)
     evaluations = max(200, int(wanted * EVALUATIONS_PER_S))
-    return Budget(evaluations=evaluations, patience=max(200, evaluations * 2 // 5))
+    return Budget(
+        evaluations=evaluations, patience=max(200, evaluations // 5),
+        cells=Budget.cells * evaluations // Budget.evaluations,
+    )  # fmt: skip
 
 
 class _Run:
@@ -129,6 +134,7 @@ class _Run:
         self.certificate = Certificate.none()
         self.how: list[str] = []
         self.interrupted = self.timed_out = False
+        self.responses = Responses(space, objective, budget.cells)
 
     def all_stages(self, exact: bool) -> None:
         objective, space = self.objective, self.space
@@ -146,7 +152,7 @@ class _Run:
             self._prove()
         if space.actions and self.certificate.kind != "optimal":
             known_s = objective.best_s
-            self._tree_search(seeds)
+            self._tree_search()
             near = self.certificate.counted and self.certificate.gap < NEARLY
             if near and objective.best_s < known_s:
                 self._prove()
@@ -156,12 +162,12 @@ class _Run:
             objective.stage = "single layouts"
             self._refine_layouts()
 
-    def _tree_search(self, seeds: Sequence[State]) -> None:
+    def _tree_search(self) -> None:
         self.objective.stage = "tree search"
-        tree = TreeSearch(self.space, self.objective, seed=self.seed, seeds=seeds)
-        tree.run(self.budget)
+        with suppress(Spent):
+            tree_search(self.responses, self.budget, seed=self.seed)
         self._note("tree search", self.objective.best_s)
-        self._refine(tree.best())
+        self._refine(self.objective.ranked(STARTS))
 
     def _refine(self, states: Sequence[State]) -> None:
         """Changes the best few of these states, entry by entry."""
@@ -170,8 +176,13 @@ class _Run:
         best: dict[bytes, State] = {}  # by placements: many lists mean the same
         for i in sorted(range(len(states)), key=lambda i: (values[i], i)):
             best.setdefault(self.objective.key(states[i]), states[i])
-        for state in list(best.values())[:REFINED]:
-            refine(self.space, self.objective, state, self.budget)
+        with suppress(Spent):
+            for state in list(best.values())[:STARTS]:
+                chosen = self.responses.chosen(state)
+                if chosen is not None:
+                    self.responses.descend(chosen, self.space.axes)
+        assert self.objective.best is not None
+        refine(self.space, self.objective, self.objective.best, self.budget)
         self._note("refinement", self.objective.best_s)
 
     def _prove(self) -> None:
