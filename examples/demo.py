@@ -38,7 +38,7 @@ def plan_large() -> None:
     print(plan)
     PAGE.parent.mkdir(exist_ok=True)
     PAGE.write_text(plan.to_html(), encoding="utf-8")
-    ops = plan.record["ops"]
+    ops = plan.record.ops
     print(f"\ntraced, analysed and searched in {seconds:.1f} s ({ops} ops); as a page: {PAGE}\n")
 
 

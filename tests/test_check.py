@@ -44,12 +44,12 @@ def test_megatron_by_hand_is_one_all_reduce() -> None:
     assert str(judged).startswith("step ")
 
 
-def test_whole_weights_are_named_and_a_better_plan_is_shown() -> None:
+def test_replicated_weights_are_named_and_a_better_plan_is_shown() -> None:
     judged = sw.check(mlp, *arguments(), mesh=MESH, in_shardings=(None, None), device="h100")
     assert judged.warnings == [
-        "params['down'] (33.6 MB) is on every device whole",
-        "params['up'] (33.6 MB) is on every device whole",
-        "x (16.8 MB) is on every device whole",
+        "params['down'] (33.6 MB) is replicated on every device",
+        "params['up'] (33.6 MB) is replicated on every device",
+        "x (16.8 MB) is replicated on every device",
     ]
     assert judged.better is not None
     assert judged.better.cost.step_s < judged.cost.step_s and 0 < judged.saves < 1
@@ -63,7 +63,7 @@ def test_a_dim_that_does_not_divide_is_named() -> None:
     )
     assert judged.warnings[0] == (
         "params['up'] dim 1 of size 8190 does not divide by 4 (data): JAX will refuse it;"
-        " counted as whole"
+        " counted as replicated"
     )
 
 
@@ -98,6 +98,11 @@ def test_saved_plans_of_a_check_know_static_and_donated_arguments(tmp_path: Path
         plan.save(tmp_path / "plan.json")
         again = sw.load(tmp_path / "plan.json").bind(step, weights, 3, x)
         assert str(again.ir()) == str(plan.ir())
+
+
+def test_bad_memory() -> None:
+    with pytest.raises(sw.ShardwrightError, match="memory must be a positive number of bytes"):
+        sw.check(mlp, *arguments(), mesh=MESH, in_shardings=(None, None), memory="16GB")
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,18 @@ def test_devices_lists_all() -> None:
 
 
 def test_open_meshes_are_compared(train: str) -> None:
-    result = run("plan", train, "--mesh", "data=?,model=?", "--devices", "8", "--seconds", "0.2")
+    result = run(
+        "plan",
+        train,
+        "--mesh",
+        "data=?,model=?",
+        "--devices",
+        "8",
+        "--seconds",
+        "0.2",
+        "--timeout",
+        "600",
+    )
     assert result.exit_code == 0
     assert "mesh shapes\n" in result.stdout
     assert result.stdout.count("chosen") == 1

@@ -12,9 +12,10 @@ SOURCE = Path(__file__).parents[1] / "src" / "shardwright"
 
 # In order of import. `rules` stands first: a Program's ops have rules, which know no Program.
 STAGES = (
-    "rules", "program", "analysis", "spmd", "cost", "search", "lowering", "referee", "report",
+    "rules", "program", "analysis", "spmd", "cost", "search", "lowering", "record",
+    "referee", "report",
 )  # fmt: skip
-EVERYWHERE = {"errors", "mesh", "_jax"}
+EVERYWHERE = {"errors", "mesh", "_jax", "_version"}
 
 
 def imported(path: Path) -> Iterator[str]:

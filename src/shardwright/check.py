@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
 from shardwright.analysis.analysis import Analysis, analyze_program
 from shardwright.analysis.text import human_bytes
-from shardwright.api import describe, numbers, pinned_record
-from shardwright.cost.breakdown import Breakdown, peak_breakdown
+from shardwright.cost.breakdown import Breakdown
 from shardwright.cost.cost import Cost
 from shardwright.cost.devices import Device
 from shardwright.cost.devices import device as find_device
-from shardwright.cost.model import CostModel, model_collectives
+from shardwright.cost.model import CostModel
 from shardwright.errors import ShardwrightError
 from shardwright.in_shardings import Given, resolve
 from shardwright.mesh import Mesh
+from shardwright.options import Positions, number, positions
 from shardwright.plan import Bound, Plan
 from shardwright.program.arguments import asks_which
 from shardwright.program.tracing import trace_call
-from shardwright.program.types import Program
-from shardwright.record import build_record
+from shardwright.record.build import build_record
+from shardwright.record.types import Asked
 from shardwright.search import Found, search
 from shardwright.search.exact import Certificate
 from shardwright.search.wishes import constrained_model
 from shardwright.spmd.decisions import Entry, State, decide
 from shardwright.spmd.ir import Collective
 
-# A large argument kept whole is worth a warning from this part of all argument bytes on.
+# A large replicated argument is worth a warning from this part of all argument bytes on.
 LARGE = 0.01
+HOW = ("given by hand",)  # instead of tactics, and of what a search did
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +70,8 @@ def check(
     in_shardings: Any,
     device: str | Device = "tpu-v5e",
     memory: int | float | None = None,
-    donate_argnums: int | Sequence[int] = (),
-    static_argnums: int | Sequence[int] = (),
+    donate_argnums: Positions = (),
+    static_argnums: Positions = (),
     seconds: float | None = None,
     compare: bool = True,
     **kwargs: Any,
@@ -78,10 +79,14 @@ def check(
     """The judgement of `in_shardings` (as jax.jit takes them; PartitionSpecs will do).
 
     Intermediates are assumed to follow the arguments in the cheapest way; a compiler left to
-    itself may do worse. `.plan` holds that way, ready to run. Keyword arguments count as whole.
+    itself may do worse. `.plan` holds that way, ready to run. Keyword arguments are replicated.
     """
-    axes, chip = Mesh.of(mesh), find_device(device)
+    axes, chip, most_bytes = Mesh.of(mesh), find_device(device), number("memory", memory)
     program = trace_call(fn, args, kwargs, static_argnums, donate_argnums, axes)
+    asked = Asked(
+        static_argnums=positions(static_argnums), donate_argnums=positions(donate_argnums),
+        memory=most_bytes,
+    )  # fmt: skip
     analysis = analyze_program(program)
     given, warnings = resolve(program, args, in_shardings, axes)
     pinned = dict(given)
@@ -89,32 +94,29 @@ def check(
         pinned[program.outputs[position]] = given[source]
     model = CostModel(analysis, axes, chip, pinned=pinned)
     decisions = decide(cheapest_order(model, claimed_groups(analysis, given, axes)))
-    limit = chip.usable_bytes if memory is None else int(memory)
-    cost, breakdown = model.cost(decisions), peak_breakdown(model, decisions)
-    if cost.peak_bytes > limit:
-        warnings.append(
-            f"does not fit: {human_bytes(cost.peak_bytes)} per device of {human_bytes(limit)}"
-        )
-    warnings += large_replicated(program, given)
+    limit = chip.usable_bytes if asked.memory is None else asked.memory
+    by_hand = Found(decisions, model.cost(decisions), Certificate.none(), {}, 0, HOW)
 
-    def as_plan(model: CostModel, found: Found, **more: Any) -> Plan:
-        options = {
-            "static_argnums": numbers(static_argnums), "donate_argnums": numbers(donate_argnums),
-            "labels": {}, "seed": 0, "tactics": [], "pinned": pinned_record(model), **more,
-        }  # fmt: skip
-        record = build_record(
-            program.name, model, found.decisions, found=describe(found, [], memory), options=options
-        )
+    def as_plan(model: CostModel, found: Found, asked: Asked) -> Plan:
+        record = build_record(model, found, asked=asked)
         return Plan(record, Bound(fn, program, model, found.decisions))
 
-    by_hand = ("given by hand",)
-    own = Found(decisions, cost, Certificate.none(), {}, 0, by_hand)
-    plan, better = as_plan(model, own, tactics=[*by_hand]), None
+    plan, better = as_plan(model, by_hand, replace(asked, tactics=HOW)), None
+    if plan.cost.peak_bytes > limit:
+        warnings.append(
+            f"does not fit: {human_bytes(plan.cost.peak_bytes)} per device of {human_bytes(limit)}"
+        )
+    large = LARGE * sum(program.values[v].bytes for v in program.inputs)
+    warnings += [
+        f"{row.path} ({human_bytes(row.bytes)}) is replicated on every device"
+        for row in plan.record.replicated
+        if row.bytes >= large
+    ]
     if compare:
         free = constrained_model(analysis, axes, chip)
-        found = _better(free, cost, limit, seconds)
-        better = as_plan(free, found) if found is not None else None
-    return Check(cost, breakdown, model_collectives(model, decisions), warnings, plan, better)
+        found = _better(free, plan.cost, limit, seconds)
+        better = as_plan(free, found, asked) if found is not None else None
+    return Check(plan.cost, plan.memory, plan.collectives, warnings, plan, better)
 
 
 def claimed_groups(analysis: Analysis, given: Given, mesh: Mesh) -> list[list[int]]:
@@ -163,21 +165,10 @@ def _reorderings(entries: tuple[Entry, ...]) -> list[tuple[Entry, ...]]:
     return list(out)
 
 
-def large_replicated(program: Program, given: Given) -> list[str]:
-    """Arguments that every device keeps whole and that matter."""
-    total = sum(program.values[v].bytes for v in given) or 1
-    return [
-        f"{program.values[v].path} ({human_bytes(program.values[v].bytes)})"
-        " is on every device whole"
-        for v, dims in given.items()
-        if not any(dims) and program.values[v].bytes >= LARGE * total
-    ]
-
-
 def _better(model: CostModel, cost: Cost, limit: int, seconds: float | None) -> Found | None:
     """Decisions that are faster, or that fit where the given ones do not."""
     try:
-        found = search(model, memory=limit, seconds=seconds)
+        found = search(model, memory=limit, seconds=number("seconds", seconds))
     except ShardwrightError:  # nothing fits: what was given is judged all the same
         return None
     if found.cost.step_s >= cost.step_s and cost.peak_bytes <= limit:

@@ -5,11 +5,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,8 @@ from shardwright.cli_input import (
 from shardwright.cost.devices import devices as known_devices
 from shardwright.errors import ShardwrightError
 from shardwright.plan import Plan, load
-from shardwright.report.words import columns, human_bytes
+from shardwright.report.words import columns, human_bytes, human_seconds
+from shardwright.search.objective import OVER_MEMORY_S
 
 
 class Commands(click.Group):
@@ -87,7 +87,10 @@ plan_options = _options(
     click.option("--device", default="tpu-v5e", show_default=True, help="A kind: see `devices`."),
     click.option("--memory", help="Per device, e.g. 16GB; all that it has if not given."),
     click.option("--tactic", "tactics", multiple=True, help="What you know, e.g. 'FSDP(data)'."),
-    click.option("--seconds", type=click.FloatRange(min=0), help="Roughly how long to search."),
+    click.option("--seconds", type=click.FloatRange(min=0),
+                 help="Roughly how much to search, counted in work."),
+    click.option("--timeout", type=click.FloatRange(min=0), metavar="SECONDS",
+                 help="End the search by the clock: another machine may find another plan."),
     click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same plan."),
     click.option("--save", type=click.Path(dir_okay=False), callback=_file,
                  help="Write the plan as JSON."),
@@ -107,7 +110,7 @@ def _progress(quiet: bool) -> Callable[[Any], None] | None:
         now = time.monotonic()
         if now - shown[0] > 0.2:
             shown[0] = now
-            best = f"{p.best_s * 1e3:.4g} ms" if p.best_s < 1e8 else "nothing fits yet"
+            best = human_seconds(p.best_s) if p.best_s < OVER_MEMORY_S else "nothing fits yet"
             line = f"{p.stage}: {p.evaluations} plans priced, best {best}, {p.seconds:.0f} s"
             click.echo(f"\r\x1b[K{line}", nl=False, err=True)
 
@@ -119,14 +122,14 @@ def _plan(fn: Any, args: tuple[Any, ...], given: dict[str, Any], **calls: Any) -
     show = _progress(given["quiet"])
     plan = api.partition(
         fn, *args, mesh=parse_mesh(given["mesh"]), devices=given["devices"], device=given["device"],
-        memory=parse_bytes(given["memory"]), seconds=given["seconds"], seed=given["seed"],
-        tactics=[parse_tactic(t) for t in given["tactics"]] or None, progress=show, **calls,
+        memory=parse_bytes(given["memory"]), seconds=given["seconds"], timeout=given["timeout"],
+        seed=given["seed"], tactics=[parse_tactic(t) for t in given["tactics"]] or None,
+        progress=show, **calls,
     )  # fmt: skip
     if show is not None:
         click.echo("\r\x1b[K", nl=False, err=True)
     if given["save"]:
-        with _writing(given["save"]):
-            plan.save(given["save"])
+        plan.save(given["save"])
     if given["html"]:
         _write_page(given["html"], plan)
     if not given["quiet"]:
@@ -134,14 +137,8 @@ def _plan(fn: Any, args: tuple[Any, ...], given: dict[str, Any], **calls: Any) -
 
 
 def _write_page(path: str, plan: Plan) -> None:
-    with _writing(path):
-        Path(path).write_text(plan.to_html(), encoding="utf-8")
-
-
-@contextlib.contextmanager
-def _writing(path: str) -> Iterator[None]:
     try:
-        yield
+        Path(path).write_text(plan.to_html(), encoding="utf-8")
     except OSError as error:
         raise ShardwrightError(f"cannot write {path}: {error.strerror}") from None
 

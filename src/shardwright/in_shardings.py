@@ -32,7 +32,7 @@ def resolve(
     flat: list[Any] = []
     for i, spec in zip(dynamic, wanted, strict=True):
         flat += _broadcast(spec, args[i], signature.arguments[i])
-    flat += [None] * (len(program.inputs) - len(flat))  # keyword arguments: whole
+    flat += [None] * (len(program.inputs) - len(flat))  # keyword arguments: replicated
     given: dict[int, tuple[tuple[int, ...], ...]] = {}
     warnings: list[str] = []
     for value, spec in zip(program.inputs, flat, strict=True):
@@ -69,7 +69,7 @@ def _axes(value: Value, sharding: Any, mesh: Mesh) -> tuple[tuple[tuple[int, ...
         if size % split:
             warnings.append(
                 f"{value.path} dim {d} of size {size} does not divide by {split}"
-                f" ({'+'.join(names)}): JAX will refuse it; counted as whole"
+                f" ({'+'.join(names)}): JAX will refuse it; counted as replicated"
             )
             names = ()
         dims.append(tuple(mesh.names.index(name) for name in names))
@@ -105,6 +105,6 @@ def _names(sharding: Any, path: str | None) -> list[tuple[str, ...]]:
     if PartitionSpec.UNCONSTRAINED in (spec or ()):
         raise ShardwrightError(
             f"{path}: cannot judge what is left to the compiler: {spec}",
-            try_="None for a dim that is whole",
+            try_="None for a dim that is not split",
         )
     return [(d,) if isinstance(d, str) else tuple(d or ()) for d in spec or ()]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from shardwright.errors import ShardwrightError
@@ -87,25 +87,6 @@ class Mesh:
 
     def __str__(self) -> str:
         return " x ".join(f"{name}={size}" for name, size in self.axes)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for a plan's JSON; `Mesh.from_dict` reads it back."""
-        return {
-            "axes": [[name, size] for name, size in self.axes],
-            "dcn": list(self.dcn),
-            "links": {name: asdict(link) for name, link in self.links.items()},
-            "wrap": dict(self.wrap),
-        }
-
-    @staticmethod
-    def from_dict(data: Mapping[str, Any]) -> Mesh:
-        """The mesh that `to_dict` described."""
-        return Mesh(
-            tuple((name, size) for name, size in data["axes"]),
-            dcn=tuple(data.get("dcn", ())),
-            links={name: Link(**link) for name, link in data.get("links", {}).items()},
-            wrap=dict(data.get("wrap", {})),
-        )
 
     @staticmethod
     def of(mesh: Any) -> Mesh:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from shardwright import _jax
 from shardwright.analysis.analysis import Analysis, analyze_program
 from shardwright.analysis.unshare import unshare_all
+from shardwright.cost.breakdown import Breakdown
 from shardwright.cost.cost import Cost
 from shardwright.cost.devices import Device
 from shardwright.cost.model import CostModel, model_ir
@@ -25,14 +28,9 @@ from shardwright.program.arguments import Signature, check_callable, sign
 from shardwright.program.fingerprint import argument_types, fingerprint
 from shardwright.program.tracing import build, trace_jaxpr
 from shardwright.program.types import Program, format_type
-from shardwright.record import (
-    call_record,
-    override_records,
-    read_overrides,
-    read_record,
-    spec_records,
-    write_record,
-)
+from shardwright.record.build import call_of, overrides_of, specs_of
+from shardwright.record.files import read_record, write_record
+from shardwright.record.types import Claim, PlanRecord
 from shardwright.search.exact import Certificate
 from shardwright.spmd.decisions import Decisions, Entry, State, decide
 from shardwright.spmd.ir import Collective, Ir
@@ -41,11 +39,11 @@ from shardwright.spmd.ir import Collective, Ir
 class Plan:
     """How every argument, result and intermediate of one program is split over a mesh.
 
-    `record` is the plan as plain data (what is saved and what reports are made from); the rest
-    is derived from it and, for running, from the user's function.
+    `record` is the plan as a value (what is saved and what reports are made from); the rest is
+    derived from it and, for running, from the user's function.
     """
 
-    def __init__(self, record: dict[str, Any], bound: Bound | None = None) -> None:
+    def __init__(self, record: PlanRecord, bound: Bound | None = None) -> None:
         self.record = record
         self._bound = bound
 
@@ -54,7 +52,7 @@ class Plan:
         return Plan, (self.record,)
 
     def __copy__(self) -> Plan:
-        return Plan(dict(self.record), self._bound)
+        return Plan(self.record, self._bound)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Plan:
         """A plan of its own for the same function: what it is bound to is never changed."""
@@ -64,55 +62,49 @@ class Plan:
 
     @property
     def mesh(self) -> Mesh:
-        return Mesh.from_dict(self.record["mesh"])
+        return self.record.mesh
 
     @property
     def device(self) -> Device:
-        return Device.from_dict(self.record["device"])
+        return self.record.device
 
     @property
     def cost(self) -> Cost:
         """Predicted seconds and bytes per device: .step_s .compute_s .link_s .peak_bytes"""
-        return Cost(**self.record["cost"])
+        return self.record.cost
 
     @property
     def collectives(self) -> list[Collective]:
         """Rows .kind .axes .bytes .count .source .cause, most seconds first."""
-        rows = self.record["collectives"]
-        return [Collective(**{**row, "axes": tuple(row["axes"])}) for row in rows]
+        return list(self.record.collectives)
 
     @property
     def certificate(self) -> Certificate:
         """How good the decisions provably are: optimal, or the proven gap."""
-        row = self.record["certificate"]
-        known: dict[str, Any] = {k: float("inf") if v is None else v for k, v in row.items()}
-        return Certificate(**known)
+        return self.record.certificate
 
     @property
     def baselines(self) -> dict[str, Cost | str]:
         """{tactic: its cost, or why it does not apply}"""
-        return {
-            name: row if isinstance(row, str) else Cost(**row)
-            for name, row in self.record["baselines"].items()
-        }
+        return self.record.baselines
 
     @property
-    def decisions(self) -> dict[str, list[dict[str, Any]]]:
-        """{axis: [{group, bits, scope}, ...]} in order of claim."""
-        return self.record["decisions"]
+    def decisions(self) -> dict[str, tuple[Claim, ...]]:
+        """{axis: rows .group .bits .scope} in order of claim."""
+        return self.record.decisions
 
     @property
-    def memory(self) -> dict[str, Any]:
-        """The peak by kind, and its largest buffers."""
-        return self.record["memory"]
+    def memory(self) -> Breakdown:
+        """The peak: .peak_bytes .at .by_kind, and its largest .buffers."""
+        return self.record.memory
 
     def specs(self) -> dict[str, PartitionSpec]:
         """{argument path: PartitionSpec}"""
-        return {path: _to_spec(spec) for path, spec in self.record["specs"].items()}
+        return {path: partition_spec(spec) for path, spec in self.record.specs.items()}
 
     def result_specs(self) -> dict[str, PartitionSpec]:
         """{result path: PartitionSpec}"""
-        return {path: _to_spec(spec) for path, spec in self.record["result_specs"].items()}
+        return {path: partition_spec(spec) for path, spec in self.record.result_specs.items()}
 
     def __str__(self) -> str:
         from shardwright.report.text import format_plan
@@ -120,7 +112,9 @@ class Plan:
         return format_plan(self.record)
 
     def __repr__(self) -> str:
-        return f"<Plan of {self.record['program']} on {self.mesh}: {self.cost.step_s * 1e3:.3g} ms>"
+        from shardwright.report.words import human_seconds
+
+        return f"<Plan of {self.record.program} on {self.mesh}: {human_seconds(self.cost.step_s)}>"
 
     def ir(self) -> Ir:
         """The partitioning IR: one row per op, with local shapes, claims and collectives."""
@@ -150,28 +144,23 @@ class Plan:
 
     def bind(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Plan:
         """The plan tied to a function and arguments; says what changed when they do not match."""
-        options = self.record["options"]
-        signature = self._sign(fn, args, kwargs)
+        signature, record = self._sign(fn, args, kwargs), self.record
         leaves = signature.leaves(args, kwargs)
         self._check_arguments(signature.name, _types(signature, leaves))
         program = build(trace_jaxpr(fn, signature, leaves), signature)
         self._check_matches(program)
-        analysis = analyze_program(program, options.get("labels") or None)
-        analysis = unshare_all(analysis, options.get("unshared", []))
-        pinned = {
-            int(value): tuple(map(tuple, dims)) for value, dims in options.get("pinned", {}).items()
-        }
+        analysis = analyze_program(program, record.asked.labels or None)
+        analysis = unshare_all(analysis, record.unshared)
         model = CostModel(
-            analysis, self.mesh, self.device, overlap=self.cost.overlap, pinned=pinned
+            analysis, self.mesh, self.device, overlap=self.cost.overlap, pinned=record.pinned
         )
-        decisions = self._decisions(model)
-        record = self.record | {"call": call_record(program)}
-        return Plan(record, Bound(fn, program, model, decisions))
+        bound = Bound(fn, program, model, self._decisions(model))
+        return Plan(replace(record, call=call_of(program)), bound)
 
     def _sign(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Signature:
-        options, mesh = self.record["options"], self.mesh
+        asked, mesh = self.record.asked, self.mesh
         return sign(
-            fn, args, kwargs, options["static_argnums"], options["donate_argnums"],
+            fn, args, kwargs, asked.static_argnums, asked.donate_argnums,
             _jax.abstract_mesh(mesh.sizes, mesh.names),
         )  # fmt: skip
 
@@ -187,7 +176,7 @@ class Plan:
 
     def _check_arguments(self, name: str, now: Mapping[str, str]) -> None:
         """Raises unless a call has the planned arguments, {path: type}."""
-        planned = self.record["arguments"]
+        planned = self.record.arguments
         changes = [
             f"{p}: was {planned[p]}, is {now[p]}"
             for p in planned
@@ -200,15 +189,15 @@ class Plan:
 
     def _check_matches(self, program: Program) -> None:
         """Raises unless a program has the planned ops; its arguments have been checked."""
-        if fingerprint(program) == self.record["fingerprint"]:
+        if fingerprint(program) == self.record.fingerprint:
             return
-        words, numbers = ("an array", "a Python number"), self.record.get("numbers", ())
+        words, was_weak = ("an array", "a Python number"), self.record.weakly_typed
         changes = [
-            f"{path}: was {words[path in numbers]}, is {words[weak]}: another dtype may result"
+            f"{path}: was {words[path in was_weak]}, is {words[weak]}: another dtype may result"
             for path, weak in zip(argument_types(program), program.signature.weak, strict=True)
-            if weak != (path in numbers)
+            if weak != (path in was_weak)
         ]
-        planned_ops, ops = self.record["ops"], len(program.ops)
+        planned_ops, ops = self.record.ops, len(program.ops)
         if not changes and planned_ops == ops:
             changes = [f"the computation: {ops} ops as before, but not the same ones"]
         elif not changes:
@@ -217,20 +206,19 @@ class Plan:
 
     def _decisions(self, model: CostModel) -> Decisions:
         """What was decided, in a model of the program; it must mean what it meant when written."""
-        now: dict[str, Any]
-        lists = _to_state(self.decisions, model.analysis)
-        decisions = Decisions(lists)
+        record, lists = self.record, _to_state(self.decisions, model.analysis)
+        decisions, now = Decisions(lists), None
         try:
-            decisions = decide(lists, read_overrides(self.record, model))
-            specs, result_specs = spec_records(model, decisions)
-            overrides = override_records(model, decisions)
-            now = {"overrides": overrides, "specs": specs, "result_specs": result_specs}
+            layouts = model.layouts.of_value
+            overrides = {int(layouts[row.value]): row.placement for row in record.overrides}
+            decisions = decide(lists, overrides)
+            now = (overrides_of(model, decisions), *specs_of(model, decisions))
         except (IndexError, KeyError, TypeError):  # an override of something that is not there
-            now = {}
-        if now != {key: self.record[key] for key in ("overrides", "specs", "result_specs")}:
+            pass
+        if now != (record.overrides, record.specs, record.result_specs):
             raise ShardwrightError(
                 "the decisions of this plan mean another sharding here than when it was made",
-                by=f"Shardwright {self.record.get('shardwright', 'of another version')}",
+                by=f"Shardwright {record.shardwright}",
                 try_="plan again, or use the Shardwright that wrote it",
             )
         return decisions
@@ -286,7 +274,7 @@ class Plan:
                     f"the plan has {len(specs)} argument leaves, got {len(leaves)}",
                     try_="pass the arguments the plan was made for, all of them and in order",
                 )
-            check_types(self.record["arguments"], list(types.values()))
+            check_types(self.record.arguments, list(types.values()))
             wanted = list(specs.values())
         rows = zip(leaves, wanted, signature.donated, strict=True)
         placed = [_put(leaf, NamedSharding(on, spec), own=gone) for leaf, spec, gone in rows]
@@ -365,20 +353,18 @@ class Plan:
         return to_html(self.record)
 
 
+@dataclass(frozen=True)
 class Bound:
     """A plan's program: what is needed to run or print it."""
 
-    def __init__(
-        self, fn: Callable[..., Any], program: Program, model: CostModel, decisions: Decisions
-    ) -> None:
-        self.fn, self.program, self.model, self.decisions = fn, program, model, decisions
-        self._steps: Steps | None = None
+    fn: Callable[..., Any]
+    program: Program
+    model: CostModel
+    decisions: Decisions
 
-    @property
+    @functools.cached_property
     def steps(self) -> Steps:
-        if self._steps is None:
-            self._steps = make_steps(self.model, self.decisions)
-        return self._steps
+        return make_steps(self.model, self.decisions)
 
 
 def load(path: str | Path) -> Plan:
@@ -415,20 +401,16 @@ def _put(leaf: Any, place: NamedSharding, *, own: bool) -> Any:
     return jax.device_put(leaf, place)
 
 
-def _to_state(decisions: dict[str, list[dict[str, Any]]], analysis: Analysis) -> State:
+def _to_state(decisions: Mapping[str, Sequence[Claim]], analysis: Analysis) -> State:
+    """The lists of a plan, by the groups of an analysis."""
     index = {g.label: g.index for g in analysis.all_groups}
-    for entries in decisions.values():
-        for entry in entries:
-            if entry["group"] not in index:
-                raise ShardwrightError(
-                    f"the plan decides about {entry['group']!r}, which this program does not have",
-                    try_=", ".join(list(index)[:12]),
-                )
+    unknown = [c.group for claims in decisions.values() for c in claims if c.group not in index]
+    if unknown:
+        raise ShardwrightError(
+            f"the plan decides about {unknown[0]!r}, which this program does not have",
+            try_=", ".join(list(index)[:12]),
+        )
     return tuple(
-        tuple(Entry(index[e["group"]], e["bits"], e["scope"]) for e in entries)
-        for entries in decisions.values()
+        tuple(Entry(index[c.group], c.bits, c.scope) for c in claims)
+        for claims in decisions.values()
     )
-
-
-def _to_spec(spec: list[list[str]]) -> PartitionSpec:
-    return partition_spec(tuple(tuple(d) for d in spec))

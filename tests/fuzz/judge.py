@@ -19,11 +19,11 @@ import jax.numpy as jnp
 import numpy as np
 
 import shardwright as sw
-from shardwright.api import describe
 from shardwright.cost.model import CostModel
 from shardwright.mesh import Mesh
 from shardwright.plan import Bound, Plan
-from shardwright.record import build_record
+from shardwright.record.build import build_record
+from shardwright.record.types import Asked
 from shardwright.referee.compiled import read_collectives, read_memory, totals
 from shardwright.search.axis_placements import TooLarge, find_axis_placements
 from shardwright.search.exact import Certificate
@@ -86,7 +86,7 @@ def judge(case: Case, *, proofs: bool = True, files: bool = True) -> Verdict:
         verdict.add("plan crash", _trace())
         return verdict
     verdict.certificate = plan.certificate.kind
-    verdict.split = any(plan.record["decisions"].values())
+    verdict.split = any(plan.decisions.values())
     if proofs and case.how == FOUND:
         _judge_proof(verdict, case, plan)
     if files:
@@ -150,13 +150,7 @@ def plan_of_state(fn: Any, model: CostModel, state: State, donated: tuple[int, .
     """A plan that nobody searched for."""
     decisions = decide(state)
     found = Found(decisions, model.cost(decisions), Certificate.none(), {}, 0, ("random",))
-    record = build_record(
-        "program", model, decisions, found=describe(found, [], None),
-        options={
-            "static_argnums": [], "donate_argnums": list(donated), "labels": {}, "seed": 0,
-            "tactics": [], "unshared": [],
-        },
-    )  # fmt: skip
+    record = build_record(model, found, asked=Asked(donate_argnums=donated))
     return Plan(record, Bound(fn, model.analysis.program, model, decisions))
 
 
@@ -270,9 +264,9 @@ def _judge_file(verdict: Verdict, case: Case, fn: Any, plan: Plan) -> None:
             verdict.add("file", "other specs after save and load")
         if repr(again._require("judging").steps) != repr(plan._require("judging").steps):
             verdict.add("file", "other steps after save and load")
-        text = str(make_plan(case, case.function()).record["decisions"])
-        if text != str(plan.record["decisions"]):
-            verdict.add("not repeatable", f"{plan.record['decisions']}\n{text}")
+        text = str(make_plan(case, case.function()).decisions)
+        if text != str(plan.decisions):
+            verdict.add("not repeatable", f"{plan.decisions}\n{text}")
         str(plan), plan.explain(), plan.to_html(), plan.to_python(), str(plan.ir())
     except Exception:
         verdict.add("file crash", _trace())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import os
 import pickle
@@ -20,6 +21,9 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import shardwright as sw
+from shardwright.record.migrate import VERSION, read_cause
+from shardwright.record.plain import encode
+from shardwright.spmd.ir import Cause
 from tests.plans.runs import DEVICES, MESHES, PROGRAMS, plan_for
 
 X, W = jnp.ones((16, 8)), jnp.ones((8, 32))
@@ -35,6 +39,11 @@ def make(**options: Any) -> sw.Plan:
         "tactics": [sw.Pin("x", 0, "data"), sw.Pin("w", 1, "model")],
     } | options  # fmt: skip
     return sw.partition(matmul, X, W, **options)
+
+
+def plain(plan: sw.Plan) -> dict[str, Any]:
+    """What its file holds."""
+    return {"version": VERSION} | encode(plan.record)
 
 
 def test_round_trip(tmp_path: Path) -> None:
@@ -70,7 +79,7 @@ def test_the_file_is_readable(tmp_path: Path) -> None:
     make().save(tmp_path / "plan.json")
     text = (tmp_path / "plan.json").read_text()
     record = json.loads(text)
-    assert (record["version"], record["shardwright"]) == (2, sw.__version__)
+    assert (record["version"], record["shardwright"]) == (3, sw.__version__)
     assert list(record["specs"]) == ["x", "w"]  # in the order of the arguments
     assert record["specs"]["w"] == [[], ["model"]]
     assert text.endswith("}\n") and max(map(len, text.splitlines())) < 400
@@ -118,10 +127,12 @@ def test_same_seed_same_bytes(program: str, tmp_path: Path) -> None:
         ('{"version": 0}', "is not a plan\n  try     a file written by"),
         (
             '{"version": 99, "shardwright": "7.1"}',
-            r"written by a newer Shardwright 7.1 \(plan version 99, this one reads up to 2\)",
+            r"written by a newer Shardwright 7.1 \(plan version 99, this one reads up to 3\)",
         ),
         ('{"version": 99}', r"written by a newer Shardwright \(plan version 99"),
-        ('{"version": 1}', "is damaged: it has no 'program'"),
+        ('{"version": 1}', "is damaged: it has no 'options'"),
+        ('{"version": 2}', "is damaged: it has no 'options'"),
+        ('{"version": 3}', "is damaged: it has no 'shardwright'"),
     ],
 )
 def test_bad_files(content: str | None, says: str, tmp_path: Path) -> None:
@@ -149,25 +160,71 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert sorted(f.name for f in tmp_path.iterdir()) == ["link.json", "plan.json"]
 
 
-def test_a_file_of_version_1(tmp_path: Path) -> None:
-    """It has no `call`: it runs as ever, and to_python() says what it lacks."""
-    plan = make()
-    new = ("call", "notes", "numbers", "shardwright")
-    record = {k: v for k, v in plan.record.items() if k not in new} | {"version": 1}
-    (tmp_path / "plan.json").write_text(json.dumps(record))
-    old = sw.load(tmp_path / "plan.json")
-    assert str(old) == str(plan) and plan.diff(old) == ""
-    np.testing.assert_allclose(old.jit(matmul)(X, W), matmul(X, W), rtol=1e-6)
+FILES = Path(__file__).parent / "files"  # plans of matmul, as older versions wrote them
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_file_of_an_older_version(version: int, tmp_path: Path) -> None:
+    """It says and does what it did, and is written as a file of this version."""
+    old = sw.load(FILES / f"version_{version}.json")
+    plan = make(
+        mesh=sw.Mesh({"data": 4, "model": 2}, wrap={"data": True}), device=DEVICES["slow links"],
+        donate_argnums=1, labels={"batch": "x[0]"}, memory=1e9, seconds=0.1,
+        tactics=[sw.Pin("x", 0, "data"), sw.Pin("x", 1, "model")],
+    )  # fmt: skip
+    known = {name: row for name, row in plan.baselines.items() if name in old.baselines}
+    plan.record = dataclasses.replace(plan.record, baselines=known)  # the file has a few of them
+    here = re.compile(r"test_files.py:\d+")
+    for view in (str, sw.Plan.explain, sw.Plan.to_html):
+        assert here.sub("", view(old)) == here.sub("", view(plan))
+    assert plan.diff(old) == ""
+    (reduced,) = old.collectives
+    assert reduced.cause == Cause("partial", "dot_general", stored="f32[16/8,32]")
+    np.testing.assert_allclose(old.jit(matmul)(X, jnp.copy(W)), matmul(X, W), rtol=1e-6)
+    old.save(tmp_path / "plan.json")
+    assert sw.load(tmp_path / "plan.json").record == old.record
+
+
+def test_a_file_of_version_1_does_not_say_how_the_function_is_called() -> None:
+    old = sw.load(FILES / "version_1.json")
     with pytest.raises(sw.ShardwrightError) as error:
         old.to_python()
     assert str(error.value) == (
         "the file of this plan does not say how matmul is called: it is of version 1\n"
         "  try     plan.bind(fn, *args).to_python(), or plan again and save"
     )
-    assert old.bind(matmul, X, W).to_python() == plan.to_python()
-    (tmp_path / "plan.json").write_text(json.dumps(record | {"overrides": {"3": [-1, 0]}}))
+    newer = sw.load(FILES / "version_2.json")
+    assert old.bind(matmul, X, W).to_python() == newer.to_python()
+
+
+def test_overrides_of_version_1_are_refused(tmp_path: Path) -> None:
+    content = json.loads((FILES / "version_1.json").read_text())
+    (tmp_path / "plan.json").write_text(json.dumps(content | {"overrides": {"3": [-1, 0]}}))
     with pytest.raises(sw.ShardwrightError, match="layouts had other numbers"):
         sw.load(tmp_path / "plan.json")
+
+
+@pytest.mark.parametrize("said, cause", [
+    ("w1 is needed by dot_general", Cause("operand", "dot_general", "w1")),
+    ("result of sort is needed by mul", Cause("operand", "mul", maker="sort")),
+    ("constant is needed by add", Cause("operand", "add")),
+    ("p['a b'][0] is needed by add", Cause("operand", "add", "p['a b'][0]")),
+    ("slice reaches over the split of its operand", Cause("halo", "slice")),
+    ("partial sums of dot_general, kept as f32[8/4]",
+     Cause("partial", "dot_general", stored="f32[8/4]")),
+    ("sum of 3 partial results, kept as f32[8]", Cause("sum", stored="f32[8]", terms=3)),
+    ("sum over all rounds of a scan, kept as f32[8]", Cause("scan", stored="f32[8]")),
+    ("result[0] is given back as f32[8/2]",
+     Cause("returned", value="result[0]", stored="f32[8/2]")),
+    ("result of exp, kept as f32[8/2]", Cause("stored", maker="exp", stored="f32[8/2]")),
+    ("w, kept as f32[8/2]", Cause("stored", value="w", stored="f32[8/2]")),
+    ("because it is there", Cause("other", value="because it is there")),
+])  # fmt: skip
+def test_causes_of_version_2(said: str, cause: Cause) -> None:
+    """They were sentences: each is read, and said again in today's words."""
+    assert Cause(**read_cause(said)) == cause
+    today = said.replace("kept as", "stored as").replace("given back", "returned")
+    assert str(cause) == today.replace("rounds", "trips")
 
 
 def test_what_was_made_of_a_large_mesh_is_said_everywhere(tmp_path: Path) -> None:
@@ -184,19 +241,19 @@ def test_what_was_made_of_a_large_mesh_is_said_everywhere(tmp_path: Path) -> Non
     )
     plan.save(tmp_path / "plan.json")
     again = sw.load(tmp_path / "plan.json")
-    assert again.record["notes"] == [note]
+    assert again.record.notes == (note,)
     for text in (str(again), again.explain(), again.to_html()):
         assert note in text
-    (reduced,) = [c for c in plan.record["collectives"] if c["kind"] == "all-reduce"]
+    (reduced,) = [c for c in plan.collectives if c.kind == "all-reduce"]
     across_s = 2 * 4 * 4096 * 4096 * 15 / 16 / (16 * 3.125e9)  # 16 devices of a slice share it
-    assert across_s < reduced["seconds"] < 1.1 * across_s
+    assert across_s < reduced.seconds < 1.1 * across_s
     judged = sw.check(gradient, x, w, mesh=large, in_shardings=(P("data"), P()), compare=False)
-    assert f"note: {note}" in str(judged) and judged.plan.record["notes"] == [note]
+    assert f"note: {note}" in str(judged) and judged.plan.record.notes == (note,)
 
 
 def test_decisions_that_mean_something_else(tmp_path: Path) -> None:
     """A file of a version that numbers layouts otherwise is refused, not run in another way."""
-    record = make().record
+    record = plain(make())
     one = {"value": 1, "placement": [0, -1], "stored": "", "values": 1, "what": []}
     for overrides in ([one], [one | {"value": 99}]):
         (tmp_path / "plan.json").write_text(json.dumps(record | {"overrides": overrides}))
@@ -374,8 +431,13 @@ BAD_CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "no memory": (lambda: make(memory=0), "memory must be a positive number of bytes, got 0"),
     "not a memory": (lambda: make(memory=float("nan")), "number of bytes, got nan"),
     "seconds": (lambda: make(seconds=-1), "seconds must be a number of seconds, got -1"),
-    "seed": (lambda: make(seed="a"), "seed must be an integer, got 'a'"),
+    "seed": (lambda: make(seed="a"), "seed must be an integer from 0 on, got 'a'"),
+    "timeout": (lambda: make(timeout="1"), "timeout must be a number of seconds, got '1'"),
     "negative seed": (lambda: make(seed=-1), "seed must be an integer from 0 on, got -1"),
+    "no seed": (lambda: make(seed=None), "seed must be an integer from 0 on, got None"),
+    "of jit": (
+        lambda: sw.jit(matmul, mesh=8, seconds=-1), "seconds must be a number of seconds, got -1",
+    ),
     "overlap": (lambda: make(overlap=3), "overlap must be a part of 1, got 3"),
     "labels": (lambda: make(labels=["a"]), "labels must map a label to a dim"),
     "labels of no text": (lambda: make(labels={"a": 3}), "labels must map a label to a dim"),
@@ -429,8 +491,10 @@ def test_a_pickle_is_like_a_file() -> None:
 def test_a_copy_runs(copied: Callable[[Any], Any]) -> None:
     plan = make()
     again = copied(plan)
-    again.record["program"] = "another"
-    assert plan.record["program"] == "matmul"
+    again.record = dataclasses.replace(again.record, program="another")
+    assert plan.record.program == "matmul"
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        plan.record.program = "another"  # type: ignore[misc]
     np.testing.assert_allclose(again.jit()(X, W), matmul(X, W), rtol=1e-6)
 
 

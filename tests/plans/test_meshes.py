@@ -147,7 +147,7 @@ def test_programs_for_an_explicit_mesh(name: str, is_set: bool) -> None:
         plan = sw.partition(fn, X, W, mesh=mesh, device=DEVICES["balanced"], seconds=0.2)
         np.testing.assert_allclose(plan.jit(fn)(X, W), layer(X, W), rtol=1e-6)
     assert plan.result_specs()["result"] == P("data", "model")
-    assert not plan.record["notes"]
+    assert not plan.record.notes
     assert plan.verify(run=True)
 
 
@@ -160,7 +160,7 @@ def test_what_cannot_be_followed_is_said() -> None:
 
     plan = sw.partition(there_and_back, X, mesh=AXES, device=DEVICES["balanced"], seconds=0.2)
     assert plan.specs()["x"][0] in ("data", ("data", "model"))
-    (note,) = plan.record["notes"]
+    (note,) = plan.record.notes
     assert note.startswith("not followed: reshard(P(None, 'data')) at test_meshes.py:")
     assert note in str(plan)
     assert plan.verify(run=True)
@@ -350,7 +350,7 @@ def test_a_shard_map_without_a_mesh() -> None:
         return jax.shard_map(layer, in_specs=specs, out_specs=P("data", "model"))(x, w)
 
     plan = sw.partition(mapped, X, W, mesh=AXES, device=DEVICES["balanced"], seconds=0.2)
-    assert plan.record["opaque"] == {"shard_map": 1}
+    assert plan.record.opaque == {"shard_map": 1}
     np.testing.assert_allclose(plan.jit(mapped)(X, W), layer(X, W), rtol=1e-6)
     assert plan.verify(run=True).numbers_agree
 

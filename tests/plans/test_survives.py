@@ -249,7 +249,7 @@ BODIES = [
 @pytest.mark.parametrize("fn", BODIES)
 def test_bodies(fn: Callable[..., Any]) -> None:
     planned = plan(fn, PARAMS, X, tactics=PINS)
-    assert not planned.record["opaque"]
+    assert not planned.record.opaque
     got, want = planned.jit(fn)(PARAMS, X), fn(PARAMS, X)
     assert jax.tree.structure(got) == jax.tree.structure(want)
     for g, w in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
@@ -396,7 +396,7 @@ def test_checkpoint_policies(name: str) -> None:
         return jax.grad(lambda x: jnp.sum(remat(remat(x)) ** 2))(x)
 
     p = plan(step, PARAMS, X, tactics=PINS)
-    assert not p.record["opaque"]
+    assert not p.record.opaque
     close(p.jit(step)(PARAMS, X), step(PARAMS, X))
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
-import json
+from dataclasses import replace
 from typing import Any
 
 import shardwright as sw
+from shardwright.record.types import PlanRecord
 from shardwright.zoo import programs
 
 MESH = {"data": 4, "model": 2}
@@ -29,6 +30,6 @@ def plan_of(program: str, tactics: str = "", memory: float | None = None) -> sw.
     )  # fmt: skip
 
 
-def record_of(*args: Any, **changes: Any) -> dict[str, Any]:
-    """The record of `plan_of`, as it comes back from a file, with some fields replaced."""
-    return {**json.loads(json.dumps(plan_of(*args).record)), **changes}
+def record_of(*args: Any, **changes: Any) -> PlanRecord:
+    """The record of `plan_of` with some fields replaced."""
+    return replace(plan_of(*args).record, **changes)

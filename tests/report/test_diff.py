@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import shardwright as sw
@@ -34,16 +35,16 @@ def test_differences_are_named() -> None:
 
 def test_other_programs_meshes_and_devices_are_named() -> None:
     old = record_of("transformer_train", "dp")
-    new = record_of("transformer_train", "dp")
-    new |= {"program": "other", "fingerprint": "x", "ops": 3}
-    new["device"] = {**new["device"], "name": "h100"}
-    new["mesh"] = {**new["mesh"], "axes": [["data", 8], ["model", 2]]}
-    new["arguments"] = {**new["arguments"], "batch['more']": "f32[2]"}
+    new = replace(
+        old, program="other", fingerprint="x", ops=3, device=replace(old.device, name="h100"),
+        mesh=replace(old.mesh, axes={"data": 8, "model": 2}),
+        arguments=old.arguments | {"batch['more']": "f32[2]"},
+    )  # fmt: skip
     assert diff_plans(old, new).splitlines()[:6] == [
         "program: train_step -> other",
         "mesh: data=4 x model=2 -> data=8 x model=2",
         "device: tpu-v5e -> h100",
-        f"the computation: {old['ops']} ops -> 3 ops",
+        f"the computation: {old.ops} ops -> 3 ops",
         "arguments",
         "  batch['more']: none -> f32[2]",
     ]

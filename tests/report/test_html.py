@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import html
+from dataclasses import replace
 from html.parser import HTMLParser
 from importlib import resources
 
 import pytest
 
+from shardwright.mesh import Mesh
+from shardwright.record.types import MeshRow
 from shardwright.report.html import mesh_grid, to_html
 from shardwright.report.text import format_plan
 from shardwright.report.words import human_bytes, human_seconds
+from shardwright.spmd.ir import Cause
 from tests.report.records import plan_of, record_of
 
 VOID = {"meta", "link", "br", "img", "input"}
@@ -70,33 +74,33 @@ def test_what_scrolls_can_be_reached_by_keyboard() -> None:
 def test_everything_is_escaped() -> None:
     evil = "<script>alert('x')</script>"
     record = record_of("transformer_train", "fsdp+tp", program=evil, opaque={evil: 1})
-    record["collectives"][0] |= {"source": evil, "cause": evil}
-    record["notes"] = [evil]
-    record["memory"] = {**record["memory"], "at": evil}
-    record["device"] = {**record["device"], "name": evil}
-    page = to_html(record)
+    cause = Cause("operand", evil, evil)
+    first, *rest = record.collectives
+    page = to_html(replace(
+        record, collectives=(replace(first, source=evil, cause=cause), *rest), notes=(evil,),
+        memory=replace(record.memory, at=evil), device=replace(record.device, name=evil),
+    ))  # fmt: skip
     assert "<script" not in page
     assert "&lt;script&gt;" in page
     parse(page)
 
 
 @pytest.mark.parametrize("axes, cells, cut", [
-    ([["data", 8]], 8, False),
-    ([["data", 4], ["model", 2]], 8, False),
-    ([["data", 2], ["model", 2], ["context", 2]], 8, False),
-    ([["data", 64], ["model", 64]], 16 * 32, True),
+    ({"data": 8}, 8, False),
+    ({"data": 4, "model": 2}, 8, False),
+    ({"data": 2, "model": 2, "context": 2}, 8, False),
+    ({"data": 64, "model": 64}, 16 * 32, True),
 ])  # fmt: skip
-def test_the_mesh_is_drawn(axes: list[list[object]], cells: int, cut: bool) -> None:
-    grid = mesh_grid({"mesh": {"axes": axes}})
+def test_the_mesh_is_drawn(axes: dict[str, int], cells: int, cut: bool) -> None:
+    grid = mesh_grid(Mesh.of(axes))
     assert (len(grid["cells"]), grid["cut"]) == (cells, cut)
     assert all(cell["x"] + 14 <= grid["width"] for cell in grid["cells"])
 
 
 def test_mesh_shapes_are_shown() -> None:
-    shape = {"mesh": {"data": 4, "model": 2}, "searched": True, "why": "", "step_s": 1.0}
-    shape |= {"peak_bytes": 5}
-    other = {**shape, "mesh": {"data": 8}, "step_s": None, "peak_bytes": None, "why": "over memory"}
-    record = record_of("mlp_forward", "dp", meshes=[other, shape])
+    shape = MeshRow({"data": 4, "model": 2}, True, "", step_s=1.0, peak_bytes=5)
+    other = MeshRow({"data": 8}, True, "over memory", step_s=None, peak_bytes=None)
+    record = record_of("mlp_forward", "dp", meshes=(other, shape))
     parse(to_html(record))
     assert "  data=4 x model=2  1.00 s  5 B  chosen\n  data=8" in format_plan(record)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -11,8 +12,10 @@ import optax
 import pytest
 
 import shardwright as sw
+from shardwright.record.types import Asked, Claim, Replicated, SearchRow
+from shardwright.report.causes import alike, phrase
 from shardwright.report.explain import explain, type_bytes
-from shardwright.report.facts import lines_that_move, movements, ranked_baselines
+from shardwright.report.facts import lines_that_move, ranked_baselines
 from shardwright.report.pattern import also_known_as, pattern
 from shardwright.report.text import WIDTH, format_plan
 from shardwright.report.words import (
@@ -24,6 +27,8 @@ from shardwright.report.words import (
     spec_text,
     times,
 )  # fmt: skip
+from shardwright.search import Certificate
+from shardwright.spmd.ir import Cause, totals
 from shardwright.zoo import programs
 from tests.report.records import MESH, plan_of, record_of
 
@@ -57,8 +62,8 @@ def test_experts_are_not_called_tensors() -> None:
 
 def test_gradients_alone_are_not_called_optimiser_state() -> None:
     """A program without an optimiser has gradients, too."""
-    entry = {"group": "w2[0]", "bits": 0, "scope": 1}
-    record = record_of("mlp_grad", "dp", decisions={"data": [entry], "model": [entry]})
+    claims = (Claim("w2[0]", bits=0, scope=1),)
+    record = record_of("mlp_grad", "dp", decisions={"data": claims, "model": claims})
     assert pattern(record) == "moments and gradients split over data and model"
 
 
@@ -92,11 +97,11 @@ def test_the_figures_are_the_plans() -> None:
     text, record = str(plan), plan.record
     assert f"predicted step  {human_seconds(plan.cost.step_s)}" in text
     assert human_bytes(plan.cost.peak_bytes) in text
-    assert human_bytes(record["memory"]["limit_bytes"]) in text
+    assert human_bytes(record.limit_bytes) in text
     total = sum(c.count * c.seconds for c in plan.collectives)
     assert f"links, {human_seconds(total)} in all" in text
-    assert sum(m.seconds for m in movements(record)) == pytest.approx(total)
-    assert sum(r["total_s"] for r in lines_that_move(record)) == pytest.approx(total)
+    assert sum(t.seconds for t in totals(record.collectives).values()) == pytest.approx(total)
+    assert sum(line.seconds for line in lines_that_move(record)) == pytest.approx(total)
     assert total == pytest.approx(plan.cost.link_s)
 
 
@@ -104,14 +109,14 @@ def test_every_tactic_is_counted() -> None:
     record = record_of("transformer_train", "fsdp+tp")
     ranked = ranked_baselines(record)
     named = [n for b in ranked for n in (b.name, *b.also)]
-    missing = [n for n, row in record["baselines"].items() if isinstance(row, str)]
-    assert sorted(named + missing) == sorted(record["baselines"])
+    missing = [n for n, row in record.baselines.items() if isinstance(row, str)]
+    assert sorted(named + missing) == sorted(record.baselines)
     assert f"{len(missing)} do not apply" in format_plan(record)
 
 
 def test_tactics_over_memory_are_marked() -> None:
     record = record_of("transformer_train", "fsdp+tp")
-    record["search"] = {**record["search"], "memory": record["cost"]["peak_bytes"]}
+    record = replace(record, asked=replace(record.asked, memory=record.cost.peak_bytes))
     marked = [line for line in format_plan(record).splitlines() if "over memory" in line]
     assert any("Megatron(model) " in line for line in marked)  # faster, but larger
     assert "too much" in explain(record)
@@ -119,17 +124,19 @@ def test_tactics_over_memory_are_marked() -> None:
 
 @pytest.mark.parametrize("changes, words", [
     ({"opaque": {"sort_twice": 3}}, "warning: no rule for sort_twice x3"),
-    ({"replicated": [{"path": "state['big'][0]['w']", "bytes": 2_000_000}]},
-     "warning: whole on every device: state.big[*].w (2.0 MB)"),
-    ({"search": {"interrupted": True, "memory": None, "evaluations": 1, "how": []}},
+    ({"replicated": (Replicated("state['big'][0]['w']", 2_000_000),)},
+     "warning: replicated on every device: state.big[*].w (2.0 MB)"),
+    ({"search": SearchRow(1, (), interrupted=True, timed_out=False, pins_in_code=0)},
      "warning: the search was interrupted"),
-    ({"certificate": {"kind": "none", "lower_bound_s": 0.0, "gap": None, "evaluated": 0}},
-     "proof: none"),
-    ({"certificate": {"kind": "gap", "lower_bound_s": 2e-4, "gap": 0.25, "evaluated": 0}},
-     "proof: within 25.0% of the optimum"),
-    ({"collectives": []}, "nothing moves between devices"),
+    ({"search": SearchRow(1, (), interrupted=False, timed_out=True, pins_in_code=0),
+      "asked": Asked(timeout=30.0)},
+     "warning: the wall clock ended the search (timeout=30): this is the best found so far, and"
+     " another machine may find another plan"),
+    ({"certificate": Certificate.none()}, "proof: none"),
+    ({"certificate": Certificate("gap", 2e-4, 0.25, 0)}, "proof: within 25.0% of the optimum"),
+    ({"collectives": ()}, "nothing moves between devices"),
     ({"baselines": {}}, "proof: optimal"),
-    ({"notes": ["so many words " * 12]}, "note: " + "so many words " * 12),  # sentences stay whole
+    ({"notes": ("so many words " * 12,)}, "note: " + "so many words " * 12),  # sentences stay whole
 ])  # fmt: skip
 def test_what_must_be_said_is_said(changes: dict[str, Any], words: str) -> None:
     record = record_of("transformer_train", "fsdp+tp", **changes)
@@ -138,7 +145,7 @@ def test_what_must_be_said_is_said(changes: dict[str, Any], words: str) -> None:
 
 
 def test_nothing_split_is_explained() -> None:
-    record = record_of("mlp_forward", decisions={axis: [] for axis in MESH})
+    record = record_of("mlp_forward", decisions=dict.fromkeys(MESH, ()))
     assert pattern(record) == "nothing is split"
     assert "moving data would cost more" in explain(record)
     assert "nothing is split" in format_plan(record)
@@ -171,6 +178,21 @@ def test_explain_names_movements_and_lines() -> None:
 def test_words(call: tuple[Any, ...], text: str) -> None:
     fn, *args = call
     assert fn(*args) == text
+
+
+@pytest.mark.parametrize("cause, words", [
+    (Cause("operand", "dot_general", "p['layers'][3]['w']"), "p.layers[*].w for dot_general"),
+    (Cause("operand", "mul", maker="sort"), "result of sort for mul"),
+    (Cause("operand", "mul", "batch[0]"), "batch[0] for mul"),  # no layer: a tuple of arguments
+    (Cause("partial", "dot_general", stored="f32[8/4]"), "partial sums of dot_general"),
+    (Cause("sum", "add", stored="f32[8]", terms=3), "sum of 3 partial results"),
+    (Cause("scan", "add", stored="f32[8]"), "sum over all trips of a scan"),
+    (Cause("stored", "exp", maker="exp", stored="f32[8/2]"), "result of exp"),
+    (Cause("returned", value="result[0]", stored="f32[8/2]"), "result[0] is returned as f32[8/2]"),
+    (Cause("halo", "slice"), "slice reaches over the split of its operand"),
+])  # fmt: skip
+def test_causes_in_a_table(cause: Cause, words: str) -> None:
+    assert phrase(alike(cause)) == words
 
 
 @pytest.mark.parametrize("text, size", [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,7 +25,8 @@ def test_a_device_count_searches_every_shape() -> None:
     analysis, on = analysis_of("mlp_grad"), device("tpu-v5e")
     shapes = candidate_meshes(8, on)
     assert [str(m) for m in shapes] == [str(m) for m in factorisations(8)]
-    model, found, table = search_meshes(analysis, shapes, on, seconds=0.2)
+    cost_model = functools.partial(constrained_model, analysis, device=on)
+    model, found, table = search_meshes(shapes, cost_model, seconds=0.2)
     assert [row.mesh for row in table] == shapes
     assert model.mesh in shapes
     for row in table:

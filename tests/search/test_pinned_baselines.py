@@ -109,12 +109,22 @@ def test_the_proof_says_what_bound_the_search(
     assert f"proof: optimal; under the cost model {leaves} is faster and fits" in str(plan)
 
 
+@pytest.mark.parametrize("fn", [plain, constrained])
+def test_a_faster_tactic_beside_a_proof_says_why_it_is_not_taken(fn: Callable[..., Any]) -> None:
+    """Strategies that the user asks for may not be the best: only those rows may be faster."""
+    plan = sw.partition(fn, *ARGS, mesh=MESH, tactics=[sw.FSDP("model")], seconds=0.3)
+    rows = [line for line in str(plan).splitlines() if re.search(r" -\d+\.\d+%", line)]
+    assert plan.certificate.kind == "optimal" and "your tactics" in str(plan).partition("proof")[2]
+    assert rows and all(line.endswith("%, ruled out by your tactics") for line in rows)
+    assert "Your tactics do not allow it" in plan.explain()
+
+
 def test_mesh_shapes_are_screened_under_the_pins() -> None:
     plan = sw.partition(
         plain, *ARGS, mesh={"data": None, "model": None}, devices=16, seconds=0.2,
         tactics=[sw.Replicate("w"), sw.Pin("x", 1, "data")],
     )  # fmt: skip
-    screened = [row["step_s"] for row in plan.record["meshes"] if row["step_s"] is not None]
+    screened = [row.step_s for row in plan.record.meshes if row.step_s is not None]
     assert len(screened) > 1 and min(screened) >= plan.cost.step_s * (1 - 1e-9)
 
 

@@ -74,7 +74,7 @@ def test_a_pin_resolves_a_conflict(dim: int) -> None:
     plan = sw.partition(
         lambda x: x + x.T, x, mesh={"a": 4}, tactics=[Pin("x", dim, "a")], seconds=0.1
     )
-    assert plan.record["specs"]["x"][dim] == ["a"]
+    assert plan.record.specs["x"][dim] == ("a",)
 
 
 # Constraints that reshard -----------------------------------------------------------------------

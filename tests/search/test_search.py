@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
+from pathlib import Path
+from typing import Any
 
 import jax.numpy as jnp
 import pytest
@@ -11,6 +14,7 @@ from shardwright.api import partition
 from shardwright.cost.cost import Cost
 from shardwright.cost.devices import Device
 from shardwright.errors import ShardwrightError
+from shardwright.plan import load
 from shardwright.search import (
     FSDP,
     DataParallel,
@@ -29,6 +33,7 @@ from shardwright.search.objective import Budget, Objective
 from shardwright.search.respond import Responses
 from shardwright.search.space import Space
 from shardwright.spmd.layout import WHOLE
+from shardwright.zoo import programs
 from tests.search.programs import model_of
 from tests.search.tree_cases import KNOWN
 
@@ -101,6 +106,30 @@ def test_interruption_returns_the_best_so_far() -> None:
     found = search(model, progress=stop)
     assert found.interrupted and found.cost.step_s > 0
     assert seen[-1].evaluations > 0  # type: ignore[attr-defined]
+
+
+def test_a_deadline_returns_the_best_so_far() -> None:
+    """What is over before the search begins still leaves the best of the strategies."""
+    model = model_of("transformer_train", {"data": 2, "model": 4})
+    found = search(model, deadline=time.monotonic() - 1)
+    fit = [row.step_s for row in found.baselines.values() if isinstance(row, Cost)]
+    assert found.timed_out and not found.interrupted and found.certificate.kind == "none"
+    assert found.cost.step_s <= min(fit)
+    calm = search(model, deadline=time.monotonic() + 3600)
+    assert not calm.timed_out and calm.decisions == search(model).decisions
+
+
+def test_a_plan_that_the_clock_ended_says_so(tmp_path: Path) -> None:
+    example = programs("tiny")["mlp_grad"]
+    options: dict[str, Any] = {"mesh": {"data": None, "model": None}, "devices": 8, "seconds": 0.2}
+    plan = partition(example.fn, *example.args, timeout=0, **options)
+    said = "the wall clock ended the search (timeout=0)"
+    plan.save(tmp_path / "plan.json")
+    again = load(tmp_path / "plan.json")
+    assert again.record.asked.timeout == 0 and again.record.search.timed_out
+    assert all(said in view for view in (str(again), again.explain(), again.to_html()))
+    calm = partition(example.fn, *example.args, timeout=3600, **options)
+    assert "clock" not in str(calm) and calm.cost.step_s <= plan.cost.step_s
 
 
 def test_a_program_that_costs_nothing() -> None:

@@ -45,7 +45,7 @@ def test_one_layer_differs_when_memory_allows_only_some_whole() -> None:
     assert shared.cost.peak_bytes <= memory and apart.cost.peak_bytes <= memory
     assert apart.cost.step_s < 0.9 * shared.cost.step_s
     assert (
-        any("@" in e["group"] for e in apart.decisions["model"])
+        any("@" in claim.group for claim in apart.decisions["model"])
         or len({str(s) for p, s in apart.specs().items() if p.startswith("weights")}) > 1
     )
     # It survives saving, and runs.

@@ -107,7 +107,7 @@ def test_a_value_moved_alike_for_several_uses_moves_once() -> None:
 
     analysis = analysis_of(fn, [f32(64, 64), f32(64, 64), f32(64, 64)], {"N": "w1[1]", "M": "x[0]"})
     ir = ir_of(analysis, {"a": 4}, WORK, "N M")
-    gathers = [c for c in ir.collectives if c.kind == "all-gather" and c.cause.startswith("x ")]
+    gathers = [c for c in ir.collectives if c.kind == "all-gather" and c.cause.value == "x"]
     assert len(gathers) == 1, gathers
 
 

@@ -17,6 +17,7 @@ from shardwright.cost.model import CostModel, model_ir
 from shardwright.errors import ShardwrightError
 from shardwright.mesh import Mesh
 from shardwright.program.tracing import trace
+from shardwright.spmd.ir import Cause
 from shardwright.zoo import transformer
 from tests.spmd.lists import analyze, decided
 
@@ -141,8 +142,10 @@ def test_it_is_plain_data() -> None:
 def test_collectives_name_their_cause() -> None:
     ir = ir_of(MLP, {"data": 4, "model": 2}, "B D", "F")
     gather, reduce = ir.collectives
-    assert gather.cause == "w1 is needed by dot_general"
-    assert reduce.cause == "partial sums of dot_general, kept as f32[64/4,32]"
+    assert gather.cause == Cause("operand", "dot_general", "w1")
+    assert str(gather.cause) == "w1 is needed by dot_general"
+    assert reduce.cause == Cause("partial", "dot_general", stored="f32[64/4,32]")
+    assert str(reduce.cause) == "partial sums of dot_general, stored as f32[64/4,32]"
     assert all("test_ir.py" in c.source for c in (gather, reduce))
 
 

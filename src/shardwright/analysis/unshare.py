@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from shardwright.analysis.analysis import Analysis, Group
@@ -36,7 +37,7 @@ def unshare(analysis: Analysis, group: int, color: int) -> Analysis:
     return replace(analysis, color_group=color_group, all_groups=[*groups, alone])
 
 
-def unshare_all(analysis: Analysis, pairs: list[list[int]]) -> Analysis:
+def unshare_all(analysis: Analysis, pairs: Iterable[tuple[int, int]]) -> Analysis:
     """The analysis after un-sharing these (group, color) pairs in order."""
     for group, color in pairs:
         analysis = unshare(analysis, group, color)

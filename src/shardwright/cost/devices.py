@@ -13,7 +13,7 @@ import functools
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -98,15 +98,6 @@ class Device:
 
     def __hash__(self) -> int:
         return hash((self.name, self.memory_bytes, self.link_bytes_per_s))  # cheap: a cache key
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for a plan's JSON; `Device.from_dict` reads it back."""
-        return asdict(self)
-
-    @staticmethod
-    def from_dict(data: Mapping[str, Any]) -> Device:
-        """The device that `to_dict` described."""
-        return Device(**data)
 
     @property
     def usable_bytes(self) -> int:

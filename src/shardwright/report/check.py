@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardwright.report.facts import notes
-from shardwright.report.words import change, columns, human_bytes, human_seconds, times
+from shardwright.report.text import format_collectives
+from shardwright.report.words import change, human_bytes, human_seconds
 
 if TYPE_CHECKING:
     from shardwright.check import Check
@@ -21,18 +21,9 @@ def format_check(check: Check) -> str:
         f" links {human_seconds(cost.link_s)}",
         f"peak {human_bytes(cost.peak_bytes)} per device: "
         + ", ".join(f"{kind} {human_bytes(size)}" for kind, size in check.memory.by_kind.items()),
+        format_collectives(check.plan.record, MOVES),
     ]
-    moves = sorted(check.collectives, key=lambda c: -c.count * c.seconds)[:MOVES]
-    if moves:
-        rows = [
-            (
-                human_seconds(c.count * c.seconds), c.kind, "+".join(c.axes), human_bytes(c.bytes),
-                times(c.count), f"{c.source}: {c.cause}",
-            )
-            for c in moves
-        ]  # fmt: skip
-        lines += ["data moves", columns(rows, right=(0, 3, 4))]
-    lines += [f"note: {note}" for note in notes(check.plan.record)]
+    lines += [f"note: {note}" for note in check.plan.record.notes]
     lines += [f"warning: {w}" for w in check.warnings]
     better = check.better
     if better is not None:

@@ -2,89 +2,91 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from typing import Any
 
+from shardwright.record.types import Claim, PlanRecord
 from shardwright.report.eject import starred
-from shardwright.report.facts import Record, cost_of, entry_notes, mesh_text, movements
+from shardwright.report.facts import claim_notes
 from shardwright.report.words import (
     change,
     columns,
     human_bytes,
     human_seconds,
     short_path,
+    short_source,
     spec_text,
 )  # fmt: skip
+from shardwright.spmd.ir import totals
 
 SPECS = 20  # rows shown
 
 
-def diff_plans(record: Record, other: Record) -> str:
+def diff_plans(record: PlanRecord, other: PlanRecord) -> str:
     """The differences from the first plan (-) to the second (+); empty when there are none."""
     parts = (_programs, _decisions, _specs, _costs)
-    record, other = _as_saved(record), _as_saved(other)
     return "\n".join(line for part in parts for line in part(record, other))
 
 
-def _as_saved(record: Record) -> Record:
-    """The record as a file gives it back: tuples are lists there, and must not differ."""
-    return json.loads(json.dumps(record))
-
-
-def _programs(a: Record, b: Record) -> Iterator[str]:
+def _programs(a: PlanRecord, b: PlanRecord) -> Iterator[str]:
     """What the plans are for."""
     rows = (
-        ("program", a["program"], b["program"]),
-        ("mesh", mesh_text(a), mesh_text(b)),
-        ("device", a["device"]["name"], b["device"]["name"]),
+        ("program", a.program, b.program),
+        ("mesh", str(a.mesh), str(b.mesh)),
+        ("device", a.device.name, b.device.name),
     )
     for what, old, new in rows:
         if old != new:
             yield f"{what}: {old} -> {new}"
-    if a["device"]["name"] == b["device"]["name"] and a["device"] != b["device"]:
-        fields = [k for k in a["device"] if a["device"][k] != b["device"].get(k)]
-        yield f"device: {a['device']['name']} with other {', '.join(fields)}"
-    if a["fingerprint"] != b["fingerprint"]:
-        yield f"the computation: {a['ops']} ops -> {b['ops']} ops"
-    old, new = a["arguments"], b["arguments"]
-    changed = [f"  {p}: {old.get(p, 'none')} -> {new.get(p, 'none')}" for p in _either(old, new)]
+    if a.device.name == b.device.name and a.device != b.device:
+        names = [f.name for f in fields(a.device)]
+        other = [name for name in names if getattr(a.device, name) != getattr(b.device, name)]
+        yield f"device: {a.device.name} with other {', '.join(other)}"
+    if a.fingerprint != b.fingerprint:
+        yield f"the computation: {a.ops} ops -> {b.ops} ops"
+    changed = [
+        f"  {path}: {a.arguments.get(path, 'none')} -> {b.arguments.get(path, 'none')}"
+        for path in _either(a.arguments, b.arguments)
+    ]
     if changed:
         yield "arguments"
         yield from _first(changed)
 
 
-def _decisions(a: Record, b: Record) -> Iterator[str]:
-    for axis in dict.fromkeys((*a["decisions"], *b["decisions"])):
-        old, new = a["decisions"].get(axis), b["decisions"].get(axis)
+def _decisions(a: PlanRecord, b: PlanRecord) -> Iterator[str]:
+    for axis in dict.fromkeys((*a.decisions, *b.decisions)):
+        old, new = a.decisions.get(axis), b.decisions.get(axis)
         if old != new:
             yield f"decided for {axis}"
-            yield f"  - {_entries(old)}"
-            yield f"  + {_entries(new)}"
-    if a["overrides"] != b["overrides"]:
-        old, new = (
-            {", ".join(row["what"]): row["stored"] for row in one["overrides"]} for one in (a, b)
+            yield f"  - {_claims(old)}"
+            yield f"  + {_claims(new)}"
+    if a.overrides != b.overrides:
+        before, after = (
+            {", ".join(row.what): row.stored for row in one.overrides} for one in (a, b)
         )
-        yield "kept in another way than the lists say"
-        for what in _either(old, new):
-            stored = [one.get(what, "as listed") for one in (old, new)]
-            yield f"  {short_path(what)}: {' -> '.join(stored)}"
+        yield "overrides: stored otherwise than decided for the axes"
+        for what in _either(before, after):
+            stored = [one.get(what, "as decided") for one in (before, after)]
+            yield f"  {short_source(short_path(what))}: {' -> '.join(stored)}"
 
 
-def _entries(entries: list[dict[str, Any]] | None) -> str:
-    if entries is None:
+def _claims(claims: Sequence[Claim] | None) -> str:
+    if claims is None:
         return "no such axis"
-    return ", ".join(_entry(e) for e in entries) or "nothing"
+    return ", ".join(_claim(claim) for claim in claims) or "nothing"
 
 
-def _entry(entry: dict[str, Any]) -> str:
-    notes = entry_notes(entry, resolved=bool(entry["bits"]))
-    return entry["group"] + (f" ({', '.join(notes)})" if notes else "")
+def _claim(claim: Claim) -> str:
+    notes = claim_notes(claim, resolved=claim.bits > 0)
+    return claim.group + (f" ({', '.join(notes)})" if notes else "")
 
 
-def _specs(a: Record, b: Record) -> Iterator[str]:
-    for what, key in (("argument specs", "specs"), ("result specs", "result_specs")):
-        old, new = a[key], b[key]
+def _specs(a: PlanRecord, b: PlanRecord) -> Iterator[str]:
+    for what, old, new in (
+        ("argument specs", a.specs, b.specs),
+        ("result specs", a.result_specs, b.result_specs),
+    ):
         both = {p: [old[p], new[p]] for p in _either(old, new) if p in old and p in new}
         if both:
             yield what
@@ -95,8 +97,8 @@ def _specs(a: Record, b: Record) -> Iterator[str]:
             yield from _first(columns(rows).splitlines())
 
 
-def _costs(a: Record, b: Record) -> Iterator[str]:
-    old, new = cost_of(a), cost_of(b)
+def _costs(a: PlanRecord, b: PlanRecord) -> Iterator[str]:
+    old, new = a.cost, b.cost
     rows = [
         (what, show(x), "->", show(y), change(y, x))
         for what, x, y, show in (
@@ -107,8 +109,9 @@ def _costs(a: Record, b: Record) -> Iterator[str]:
         )
         if x != y
     ]
-    before = {(m.kind, m.axes): m.bytes for m in movements(a)}
-    after = {(m.kind, m.axes): m.bytes for m in movements(b)}
+    before, after = (
+        {key: total.bytes for key, total in totals(one.collectives).items()} for one in (a, b)
+    )
     for key in _either(before, after):
         x, y = before.get(key, 0.0), after.get(key, 0.0)
         what = f"{key[0]} {'+'.join(key[1])}"

@@ -6,11 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from shardwright.analysis.labels import any_index
 from shardwright.errors import ShardwrightError
-from shardwright.report.facts import Record, device_count, mesh_sizes, mesh_text
+from shardwright.record.types import PlanRecord
 from shardwright.report.words import spec_text
 
-_INDEX = re.compile(r"\[\d+\]")
 _PROSE = re.compile(r"[\w<>. =-]*")  # text that ends no comment and no docstring
 
 # {name}, {fn} and {mesh} are prose and stand bare; everything else is the repr of a value.
@@ -132,23 +132,19 @@ def jit(fn, mesh, *args, **kwargs):
 '''
 
 
-def to_python(record: Record) -> str:
+def to_python(record: PlanRecord) -> str:
     """A self-contained module with the mesh, the specs by path, and how to use them."""
-    call = record["call"]
+    call, program = record.call, record.program
     if call is None:
         raise ShardwrightError(
-            f"the file of this plan does not say how {record['program']} is called: it is of"
-            f" version {record['version']}",
+            f"the file of this plan does not say how {program} is called: it is of version 1",
             try_="plan.bind(fn, *args).to_python(), or plan again and save",
         )
-    program = record["program"]
     return SNIPPET.format(
         name=_prose(program, "the function"), fn=program if program.isidentifier() else "fn",
-        mesh=_prose(mesh_text(record), "the axes below"), count=device_count(record),
-        axes=mesh_sizes(record),
-        arguments=tuple(call["arguments"]), static=tuple(call["static"]),
-        donated=tuple(call["donated"]), specs=_table(record["specs"]),
-        results=_table(record["result_specs"]),
+        mesh=_prose(str(record.mesh), "the axes below"), count=record.mesh.size,
+        axes=record.mesh.shape, arguments=call.arguments, static=call.static,
+        donated=call.donated, specs=_table(record.specs), results=_table(record.result_specs),
     )  # fmt: skip
 
 
@@ -161,7 +157,7 @@ def starred(specs: Mapping[str, Any]) -> dict[str, Any]:
     """The same by path, with the indices of paths starred where all that match are equal."""
     alike: dict[str, list[str]] = {}
     for path in specs:
-        alike.setdefault(_INDEX.sub("[*]", path), []).append(path)
+        alike.setdefault(any_index(path), []).append(path)
     out: dict[str, Any] = {}
     for star, paths in alike.items():
         if len(paths) > 1 and all(specs[p] == specs[paths[0]] for p in paths):

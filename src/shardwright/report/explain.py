@@ -6,24 +6,10 @@ import math
 import re
 from collections.abc import Iterator
 
-from shardwright.report.facts import (
-    Baseline,
-    Record,
-    are_pinned,
-    bound,
-    cost_of,
-    device_count,
-    inapplicable,
-    limit_bytes,
-    lines_that_move,
-    matching_baseline,
-    mesh_sizes,
-    movements,
-    next_best,
-    notes,
-    ranked_baselines,
-    warnings,
-)  # fmt: skip
+from shardwright.record.types import PlanRecord
+from shardwright.report import facts
+from shardwright.report.causes import sentence
+from shardwright.report.facts import Baseline
 from shardwright.report.pattern import pattern
 from shardwright.report.text import format_certificate
 from shardwright.report.words import (
@@ -35,60 +21,59 @@ from shardwright.report.words import (
     short_path,
     times,
 )
+from shardwright.spmd.ir import totals
 
 # What a collective is there for, in a few words.
 PURPOSE = {
-    "all-gather": "pieces are put together before use",
-    "reduce-scatter": "partial sums are added, each device keeps a piece",
-    "all-reduce": "partial sums are added, every device keeps all of it",
+    "all-gather": "shards are gathered before use",
+    "reduce-scatter": "partial sums are added, each device holds a shard of the sum",
+    "all-reduce": "partial sums are added, every device holds the sum",
     "all-to-all": "the split moves from one dim to another",
     "collective-permute": "neighbours exchange borders",
 }
 SOURCES = 2  # lines shown for each kind of movement
 
 
-def explain(record: Record) -> str:
+def explain(record: PlanRecord) -> str:
     """Why it is split like this: pattern, bound, movements, memory, what else was possible."""
     sections = (
-        ("What", _what), ("Time", _time), ("Movements", _movements), ("Memory", _memory),
-        ("Instead", _instead), ("Proof", _proof), ("Notes", notes), ("Warnings", warnings),
+        ("What", _what(record)), ("Time", _time(record)), ("Movements", _movements(record)),
+        ("Memory", _memory(record)), ("Instead", _instead(record)), ("Proof", _proof(record)),
+        ("Notes", record.notes), ("Warnings", facts.warnings(record)),
     )  # fmt: skip
-    blocks = []
-    for title, section in sections:
-        lines = list(section(record))
-        if lines:
-            blocks.append("\n".join([title, *(f"  {line}" for line in lines)]))
-    return "\n\n".join(blocks)
+    blocks = ["\n  ".join([title, *lines]) for title, lines in sections]
+    return "\n\n".join(block for block in blocks if "\n" in block)
 
 
-def _what(record: Record) -> Iterator[str]:
-    yield f"{record['program']} on {device_count(record)} x {record['device']['name']}:"
+def _what(record: PlanRecord) -> Iterator[str]:
+    yield f"{record.program} on {record.mesh.size} x {record.device.name}:"
     yield f"{pattern(record)}."
-    if not any(record["decisions"].values()):
+    if not any(record.decisions.values()):
         yield "Every device computes the whole step: moving data would cost more than it saves."
-    same = matching_baseline(record)
-    if same:
-        pins = " under the same pins" * are_pinned(record)
-        yield f"This costs exactly what {same.name} costs{pins}."
-    split, whole, total = argument_bytes(record)
+    tactic = facts.matching_baseline(record)
+    if tactic:
+        pins = " under the same pins" * facts.are_pinned(record)
+        yield f"This costs exactly what {tactic.name} costs{pins}."
+    split, replicated, total = argument_bytes(record)
     if total:
+        held, same = human_bytes(split + replicated), human_bytes(replicated)
         yield (
-            f"Of {human_bytes(total)} of arguments each device holds {human_bytes(split + whole)}"
-            + (f", {human_bytes(whole)} of it whole on every device." if whole else ".")
+            f"Of {human_bytes(total)} of arguments each device holds {held}"
+            + (f", {same} of it replicated on every device." if replicated else ".")
         )
 
 
-def argument_bytes(record: Record) -> tuple[float, float, float]:
-    """(bytes held of split arguments, bytes held of whole ones, bytes of all) per device."""
-    sizes = mesh_sizes(record)
-    split = whole = total = 0.0
-    for path, text in record["arguments"].items():
+def argument_bytes(record: PlanRecord) -> tuple[float, float, float]:
+    """(bytes held of split arguments, bytes held of replicated ones, bytes of all) per device."""
+    sizes = record.mesh.shape
+    split = replicated = total = 0.0
+    for path, text in record.arguments.items():
         size = type_bytes(text)
-        parts = math.prod(sizes[axis] for axes in record["specs"][path] for axis in axes)
+        parts = math.prod(sizes[axis] for axes in record.specs[path] for axis in axes)
         total += size
         split += size / parts if parts > 1 else 0.0
-        whole += size if parts == 1 else 0.0
-    return split, whole, total
+        replicated += size if parts == 1 else 0.0
+    return split, replicated, total
 
 
 def type_bytes(text: str) -> int:
@@ -102,11 +87,11 @@ def type_bytes(text: str) -> int:
     return size * math.prod(int(dim) for dim in dims.rstrip("]").split(",") if dim)
 
 
-def _time(record: Record) -> Iterator[str]:
-    cost = cost_of(record)
+def _time(record: PlanRecord) -> Iterator[str]:
+    cost = record.cost
     yield (
-        f"{human_seconds(cost.step_s)} a step, {bound(record)}: {human_seconds(cost.compute_s)} of"
-        f" compute, {human_seconds(cost.link_s)} on the links"
+        f"{human_seconds(cost.step_s)} a step, {facts.bound(record)}:"
+        f" {human_seconds(cost.compute_s)} of compute, {human_seconds(cost.link_s)} on the links"
         + (f", {cost.overlap:.0%} of the shorter hidden." if cost.overlap else ", none hidden.")
     )
     if cost.link_s and cost.compute_s >= cost.link_s:
@@ -121,70 +106,71 @@ def _time(record: Record) -> Iterator[str]:
         )
 
 
-def _movements(record: Record) -> Iterator[str]:
-    if not record["collectives"]:
+def _movements(record: PlanRecord) -> Iterator[str]:
+    if not record.collectives:
         yield "Nothing moves between devices."
-    moves = lines_that_move(record)
-    for m in movements(record):
+    lines, by_kind = facts.lines_that_move(record), totals(record.collectives)
+    for (kind, axes), total in sorted(by_kind.items(), key=lambda row: -row[1].seconds):
         yield (
-            f"{m.kind} over {'+'.join(m.axes)}: {human_seconds(m.seconds)},"
-            f" {human_bytes(m.bytes)} in {counted(m.count, 'call')};"
-            f" {PURPOSE.get(m.kind, 'data moves')}"
+            f"{kind} over {'+'.join(axes)}: {human_seconds(total.seconds)},"
+            f" {human_bytes(total.bytes)} in {counted(total.calls, 'call')};"
+            f" {PURPOSE.get(kind, 'data moves')}"
         )
-        rows = [r for r in moves if (r["kind"], tuple(r["axes"])) == (m.kind, m.axes)]
-        for r in rows[:SOURCES]:
+        rows = [line for line in lines if (line.kind, line.axes) == (kind, axes)]
+        for line in rows[:SOURCES]:
             yield (
-                f"    {human_seconds(r['total_s'])} {r['source']}: {short_path(r['cause'])},"
-                f" {human_bytes(r['bytes'])} {times(r['count'])}"
+                f"    {human_seconds(line.seconds)} {line.source}:"
+                f" {short_path(sentence(line.cause))},"
+                f" {human_bytes(line.bytes)} {times(line.count)}"
             )
         if len(rows) > SOURCES:
-            rest = sum(r["total_s"] for r in rows[SOURCES:])
+            rest = sum(line.seconds for line in rows[SOURCES:])
             yield f"    {human_seconds(rest)} in {len(rows) - SOURCES} other places"
 
 
-def _memory(record: Record) -> Iterator[str]:
-    memory, limit, peak = record["memory"], limit_bytes(record), cost_of(record).peak_bytes
+def _memory(record: PlanRecord) -> Iterator[str]:
+    peak, limit = record.cost.peak_bytes, record.limit_bytes
     yield (
         f"{human_bytes(peak)} of {human_bytes(limit)} per device"
-        f" ({percent(peak, limit)}), most at {memory['at']}:"
+        f" ({percent(peak, limit)}), most at {record.memory.at}:"
     )
-    for buffer in memory["buffers"][:4]:
-        count = f"{buffer['count']} x " if buffer["count"] > 1 else ""
+    for buffer in record.memory.buffers[:4]:
+        count = f"{buffer.count} x " if buffer.count > 1 else ""
         yield (
-            f"    {human_bytes(buffer['bytes'])} {buffer['kind']}: {count}{buffer['shape']}"
-            f" of {short_path(buffer['where'])}"
+            f"    {human_bytes(buffer.bytes)} {buffer.kind}: {count}{buffer.shape}"
+            f" of {short_path(buffer.where)}"
         )
 
 
-def _instead(record: Record) -> Iterator[str]:
-    cost, rows = cost_of(record), ranked_baselines(record)
-    other = next_best(record)
+def _instead(record: PlanRecord) -> Iterator[str]:
+    cost, rows = record.cost, facts.ranked_baselines(record)
+    other = facts.next_best(record)
     faster = [b for b in rows if not b.fits and b.cost.step_s < cost.step_s]
     if faster:
         b = faster[0]
         yield (
             f"{b.name} would take {human_seconds(b.cost.step_s)}"
             f" ({change(b.cost.step_s, cost.step_s)}) but needs {human_bytes(b.cost.peak_bytes)}"
-            f" per device: {human_bytes(b.cost.peak_bytes - limit_bytes(record))} too much."
+            f" per device: {human_bytes(b.cost.peak_bytes - record.limit_bytes)} too much."
         )
     if other is not None:
         yield _compared(record, other)
     unfit = sum(1 for b in rows if not b.fits)
-    missing = inapplicable(record)
+    missing = facts.inapplicable(record)
     if rows:
         yield f"Of {len(rows)} named tactics {unfit} do not fit in memory."
     for reason, names in sorted(missing.items(), key=lambda row: (-len(row[1]), row[0]))[:2]:
         yield f"{len(names)} more do{'es' * (len(names) == 1)} not apply: {reason}."
 
 
-def _compared(record: Record, other: Baseline) -> str:
+def _compared(record: PlanRecord, other: Baseline) -> str:
     """What another tactic costs, and where the difference is."""
-    cost, theirs = cost_of(record), other.cost
+    cost, theirs = record.cost, other.cost
     head = f"{other.name} fits and would take {human_seconds(theirs.step_s)}"
     compute, links = theirs.compute_s - cost.compute_s, theirs.link_s - cost.link_s
     if theirs.step_s < cost.step_s:
         why = "The search was interrupted before it"
-        if record["options"].get("tactics"):  # pins bind all, so a strategy in them stands against
+        if record.asked.tactics:  # pins bind all, so a strategy in them stands against
             why = "Your tactics do not allow it: search without them to get it"
         return f"{head}, {change(theirs.step_s, cost.step_s)}. {why}."
     parts = [
@@ -195,8 +181,8 @@ def _compared(record: Record, other: Baseline) -> str:
     return f"{head}, {change(theirs.step_s, cost.step_s)}: {' and '.join(parts)}."
 
 
-def _proof(record: Record) -> Iterator[str]:
+def _proof(record: PlanRecord) -> Iterator[str]:
     yield format_certificate(record).removeprefix("proof: ") + "."
-    yield f"{counted(record['search']['evaluations'], 'plan')} priced:"
-    for line in record["search"]["how"]:
+    yield f"{counted(record.search.evaluations, 'plan')} priced:"
+    for line in record.search.how:
         yield f"    {line}"

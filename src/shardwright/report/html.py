@@ -9,28 +9,12 @@ from typing import Any
 import jinja2
 
 from shardwright.cost.cost import Cost
+from shardwright.mesh import Mesh
+from shardwright.record.types import Claim, PlanRecord
+from shardwright.report import facts
+from shardwright.report.causes import sentence
 from shardwright.report.eject import starred
 from shardwright.report.explain import explain
-from shardwright.report.facts import (
-    Record,
-    are_pinned,
-    bound,
-    constraints,
-    cost_of,
-    device_count,
-    entry_notes,
-    first_baselines,
-    inapplicable,
-    limit_bytes,
-    lines_that_move,
-    mesh_shapes,
-    mesh_sizes,
-    mesh_text,
-    notes,
-    ranked_baselines,
-    same_cost,
-    warnings,
-)  # fmt: skip
 from shardwright.report.pattern import HIDDEN, also_known_as, axis_pattern, pattern, roles
 from shardwright.report.text import format_certificate
 from shardwright.report.words import (
@@ -48,7 +32,7 @@ ROWS, CELLS = 16, 32  # of the drawn mesh, at most
 TACTICS, MOVES = 14, 60  # rows shown
 
 
-def to_html(record: Record) -> str:
+def to_html(record: PlanRecord) -> str:
     """One page with everything the plan says."""
     return _template().render(view(record))
 
@@ -61,37 +45,37 @@ def _template() -> jinja2.Template:
     )  # fmt: skip
     environment.filters |= {
         "seconds": human_seconds, "bytes": human_bytes, "times": times, "short": short_path,
-        "spec": spec_text,
+        "spec": spec_text, "sentence": sentence,
     }  # fmt: skip
     return environment.get_template("plan.html.j2")
 
 
-def view(record: Record) -> dict[str, Any]:
+def view(record: PlanRecord) -> dict[str, Any]:
     """What the template shows, in its order."""
-    cost, limit, moves = cost_of(record), limit_bytes(record), lines_that_move(record)
+    cost, limit, moves = record.cost, record.limit_bytes, facts.lines_that_move(record)
     return {
-        "program": record["program"], "device": record["device"]["name"],
-        "count": device_count(record), "mesh": mesh_text(record), "pattern": pattern(record),
-        "tactic": also_known_as(record), "cost": cost, "limit": limit, "bound": bound(record),
+        "program": record.program, "device": record.device.name,
+        "count": record.mesh.size, "mesh": str(record.mesh), "pattern": pattern(record),
+        "tactic": also_known_as(record), "cost": cost, "limit": limit, "bound": facts.bound(record),
         "memory_share": percent(cost.peak_bytes, limit), "certificate": format_certificate(record),
-        "proof": record["certificate"], "steered": constraints(record),
-        "pinned": are_pinned(record),
-        "warnings": warnings(record), "notes": notes(record),
-        "grid": mesh_grid(record), "axes": _axes(record), "time": _time(record),
-        "memory": _memory(record), "peak_at": record["memory"]["at"],
-        "buffers": record["memory"]["buffers"][:12], "tactics": _tactics(record),
-        "shapes": mesh_shapes(record),
-        "inapplicable": inapplicable(record), "moves": moves[:MOVES],
+        "proof": record.certificate, "infinity": math.inf, "steered": facts.constraints(record),
+        "pinned": facts.are_pinned(record),
+        "warnings": facts.warnings(record), "notes": record.notes,
+        "grid": mesh_grid(record.mesh), "axes": _axes(record), "time": _time(record),
+        "memory": _memory(record), "peak_at": record.memory.at,
+        "buffers": record.memory.buffers[:12], "tactics": _tactics(record),
+        "shapes": facts.mesh_shapes(record),
+        "inapplicable": facts.inapplicable(record), "moves": moves[:MOVES],
         "moves_left": max(0, len(moves) - MOVES),
         "specs": _specs(record), "groups": _groups(record), "explanation": explain(record),
-        "fingerprint": record["fingerprint"], "ops": record["ops"],
-        "evaluations": record["search"]["evaluations"],
+        "fingerprint": record.fingerprint, "ops": record.ops,
+        "evaluations": record.search.evaluations,
     }  # fmt: skip
 
 
-def mesh_grid(record: Record) -> dict[str, Any]:
+def mesh_grid(mesh: Mesh) -> dict[str, Any]:
     """The mesh as rows and columns: the first axis down, the others across."""
-    (first, rows), *rest = mesh_sizes(record).items()
+    (first, rows), *rest = mesh.axes
     if not rest:
         first, rows, rest = "", 1, [(first, rows)]
     across = math.prod(size for _, size in rest)
@@ -109,23 +93,22 @@ def mesh_grid(record: Record) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _axes(record: Record) -> list[dict[str, Any]]:
+def _axes(record: PlanRecord) -> list[dict[str, Any]]:
     """Per axis: its size, what it is used for, and what claims it."""
-    groups = {g["label"]: g for g in record["groups"]}
-    named, sizes = roles(record), mesh_sizes(record)
+    groups, named = {g.label: g for g in record.groups}, roles(record)
 
-    def claim(entry: dict[str, Any]) -> dict[str, Any]:
-        group, role = groups.get(entry["group"], {}), named.get(entry["group"], HIDDEN)
-        notes = ["/".join(map(str, group.get("sizes", [])[:2]))] + [role] * (role != HIDDEN)
-        notes += entry_notes(entry, resolved=bool(group.get("bits")))
-        return {"label": entry["group"], "notes": notes, "dims": group.get("dims", [])}
+    def view_of(claim: Claim) -> dict[str, Any]:
+        group, role = groups.get(claim.group), named.get(claim.group, HIDDEN)
+        about = ["/".join(map(str, group.sizes[:2])) if group else ""] + [role] * (role != HIDDEN)
+        about += facts.claim_notes(claim, resolved=group is not None and group.bits > 0)
+        return {"label": claim.group, "notes": about, "dims": group.dims if group else ()}
 
     return [
         {
-            "name": axis, "size": sizes[axis], "pattern": axis_pattern(entries, named),
-            "entries": [claim(e) for e in entries],
+            "name": axis, "size": record.mesh.shape[axis], "pattern": axis_pattern(claims, named),
+            "claims": [view_of(claim) for claim in claims],
         }
-        for axis, entries in record["decisions"].items()
+        for axis, claims in record.decisions.items()
     ]  # fmt: skip
 
 
@@ -138,17 +121,17 @@ def _parts(rows: list[tuple[str, float]], whole: float) -> list[dict[str, Any]]:
     ]
 
 
-def _time(record: Record) -> list[dict[str, Any]]:
-    cost = cost_of(record)
+def _time(record: PlanRecord) -> list[dict[str, Any]]:
+    cost = record.cost
     both = cost.compute_s + cost.link_s
     return _parts([("compute", cost.compute_s), ("links", cost.link_s)], both)
 
 
-def _memory(record: Record) -> dict[str, Any]:
+def _memory(record: PlanRecord) -> dict[str, Any]:
     """The peak by kind; the bar is as wide as the limit, or as the peak when that is more."""
-    kinds = record["memory"]["by_kind"]
+    kinds = record.memory.by_kind
     order = [k for k in KINDS if k in kinds] + sorted(set(kinds) - set(KINDS))
-    limit, peak = limit_bytes(record), cost_of(record).peak_bytes
+    limit, peak = record.limit_bytes, record.cost.peak_bytes
     whole = max(limit, peak, 1)
     return {
         "parts": _parts([(kind, kinds[kind]) for kind in order], whole),
@@ -156,15 +139,15 @@ def _memory(record: Record) -> dict[str, Any]:
     }
 
 
-def _tactics(record: Record) -> dict[str, Any]:
+def _tactics(record: PlanRecord) -> dict[str, Any]:
     """The plan and the fastest tactics as bars on one scale."""
-    cost, shown = cost_of(record), first_baselines(record, TACTICS)
+    cost, shown = record.cost, facts.first_baselines(record, TACTICS)
     slowest = max([cost.step_s, *(b.cost.step_s for b in shown)])
 
     def row(
         name: str, c: Cost, fits: bool, mine: bool, also: tuple[str, ...] = ()
     ) -> dict[str, Any]:
-        other = "the same" if same_cost(c, cost) else change(c.step_s, cost.step_s)
+        other = "the same" if facts.same_cost(c, cost) else change(c.step_s, cost.step_s)
         return {
             "name": name, "cost": c, "fits": fits, "mine": mine, "also": also,
             "compute": round(100 * c.compute_s / slowest, 3) if slowest else 0,
@@ -172,29 +155,24 @@ def _tactics(record: Record) -> dict[str, Any]:
             "change": "" if mine else other,
         }  # fmt: skip
 
-    rows = [row("this plan", cost, cost.peak_bytes <= limit_bytes(record), True)]
+    rows = [row("this plan", cost, cost.peak_bytes <= record.limit_bytes, True)]
     rows += [row(b.name, b.cost, b.fits, False, b.also) for b in shown]
-    every = len(ranked_baselines(record))
+    every = len(facts.ranked_baselines(record))
     return {"rows": rows, "left": every - len(shown), "all": every}
 
 
-def _specs(record: Record) -> list[dict[str, Any]]:
+def _specs(record: PlanRecord) -> list[dict[str, Any]]:
     """Arguments with their types and specs; repeated layers as one row."""
-    arguments = record["arguments"]
-    stars = starred({p: [*spec, [arguments[p]]] for p, spec in record["specs"].items()})
+    rows = starred({path: (type_, record.specs[path]) for path, type_ in record.arguments.items()})
     return [
-        {"path": path, "type": kind[0], "spec": spec, "whole": not any(spec)}
-        for path, (*spec, kind) in stars.items()
+        {"path": path, "type": type_, "spec": spec, "replicated": not any(spec)}
+        for path, (type_, spec) in rows.items()
     ]
 
 
-def _groups(record: Record) -> list[dict[str, Any]]:
-    named = roles(record)
+def _groups(record: PlanRecord) -> list[dict[str, Any]]:
     used: dict[str, list[str]] = {}
-    for axis, entries in record["decisions"].items():
-        for entry in entries:
-            used.setdefault(entry["group"], []).append(axis)
-    return [
-        {**g, "role": named.get(g["label"], ""), "axes": used.get(g["label"], [])}
-        for g in record["groups"]
-    ]
+    for axis, claims in record.decisions.items():
+        for claim in claims:
+            used.setdefault(claim.group, []).append(axis)
+    return [{"row": g, "axes": used.get(g.label, [])} for g in record.groups]

@@ -8,10 +8,11 @@ from collections.abc import Iterable, Sequence
 from shardwright.analysis.text import human_bytes
 
 __all__ = [
-    "change", "columns", "counted", "human_bytes", "human_seconds", "listed", "percent",
-    "short_path", "short_source", "spec_text", "times",
+    "any_layer", "change", "columns", "counted", "human_bytes", "human_seconds", "listed",
+    "percent", "short_path", "short_source", "spec_text", "times",
 ]  # fmt: skip
 
+_INDEX = re.compile(r"(?<=\[)\d+(?=\]\[')|(?<=\[)\d+(?=\]\.)")  # layers[3]['w1'], opt[0].mu
 _LOCALS = re.compile(r"[\w.<>]*<locals>\.")
 
 
@@ -58,6 +59,11 @@ def change(new: float, old: float) -> str:
 def short_path(path: str) -> str:
     """A path without quotes: state.params['layers'][*]['w1'] -> state.params.layers[*].w1"""
     return path.replace("['", ".").replace("']", "")
+
+
+def any_layer(path: str) -> str:
+    """A path, equal for all layers of a list: layers[3]['w1'] -> layers[*]['w1']"""
+    return _INDEX.sub("*", path)
 
 
 def short_source(source: str) -> str:

@@ -13,7 +13,8 @@ Limits count work, not seconds: the same program gives the same certificate on e
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from shardwright.spmd.layout import WHOLE
 
 SAME = 1e-9  # costs closer than this are equal
 BATCH = 64
+INFINITE = {"null": float("inf")}  # what null stands for in a plan file: JSON has no infinity
 # The bound for spaces with too many placements: of an axis as a block sees them, of all axes, and
 # the cells looked at for it.
 MOST_OF_BLOCK, MOST_STATES_OF_BLOCK, MOST_CELLS_RELAXED = 200, 2_000, 3_000
@@ -36,11 +38,11 @@ MOST_OF_BLOCK, MOST_STATES_OF_BLOCK, MOST_CELLS_RELAXED = 200, 2_000, 3_000
 class Certificate:
     """How good an answer provably is within its space, under the cost model."""
 
-    kind: str  # "optimal": nothing in the space is better; "gap": see gap; "none": not tried
-    lower_bound_s: float  # no state of the space is faster and fits
-    gap: float  # the answer's seconds are at most (1 + gap) times the best
+    kind: Literal["optimal", "gap", "none"]  # nothing in the space is better; see gap; not tried
+    lower_bound_s: float = field(metadata=INFINITE)  # no state of the space is faster and fits
+    gap: float = field(metadata=INFINITE)  # the answer takes at most (1 + gap) times the best
     evaluated: int  # states that the proof evaluated one by one
-    covered: float = 0.0  # states that it speaks for
+    covered: float = field(default=0.0, metadata=INFINITE)  # states that it speaks for
 
     @staticmethod
     def none() -> Certificate:
@@ -158,6 +160,7 @@ class _Proof:
         # Heavy blocks tell placements apart.
         order = sorted(range(len(self.blocks)), key=lambda b: -self.blocks[b].replicated_s())
         for b in order:
+            self.objective.report()
             block = self.blocks[b]
             kind, seconds = block.kind[0], np.zeros(len(block.example[0]))
             for k in np.unique(kind[alive]).tolist():
@@ -190,6 +193,7 @@ class _Proof:
 
     def _descend(self, chosen: tuple[int, ...]) -> None:
         """Looks at all placements of the next axis, given one of each earlier axis."""
+        self.objective.report()
         self.nodes += 1
         if self.nodes > self.limits.nodes:
             raise Spent

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from shardwright.analysis.analysis import Analysis
 from shardwright.cost.cost import Cost
 from shardwright.cost.devices import Device
 from shardwright.cost.model import CostModel
@@ -18,7 +18,6 @@ from shardwright.search.objective import Progress
 from shardwright.search.screen import screen
 from shardwright.search.search import Found, search
 from shardwright.search.tactics import Tactic
-from shardwright.search.wishes import constrained_model
 
 KEPT = 3  # shapes that get a full search
 
@@ -62,38 +61,37 @@ def _agree(size: int, devices: int | None) -> None:
 
 
 def search_meshes(
-    analysis: Analysis,
     meshes: Sequence[Mesh],
-    device: Device,
+    cost_model: Callable[[Mesh], CostModel],
     *,
     memory: int | None = None,
     tactics: Sequence[Tactic] | None = None,
     seconds: float | None = None,
+    timeout: float | None = None,
     seed: int = 0,
     progress: Callable[[Progress], None] | None = None,
-    overlap: float = 0.0,
 ) -> tuple[CostModel, Found, list[Shape]]:
     """(the model of the best mesh, what was found there, the table of all shapes).
 
     Every shape is screened with the known strategies and a little refinement; the best few get
-    a full search. The analysis is shared.
+    a full search, until `timeout` wall-clock seconds are over.
     """
     options: dict[str, Any] = {
         "memory": memory, "tactics": tactics, "seconds": seconds, "seed": seed,
-        "progress": progress,
+        "progress": progress, "deadline": None if timeout is None else time.monotonic() + timeout,
     }  # fmt: skip
     if len(meshes) == 1:
-        model = constrained_model(analysis, meshes[0], device, tactics, overlap=overlap)
+        model = cost_model(meshes[0])
         found = search(model, **options)
         return model, found, [Shape(meshes[0], found.cost, True)]
-    limit = device.usable_bytes if memory is None else memory
     rows: list[Shape] = []
     models: dict[int, CostModel] = {}
     screened: dict[int, float] = {}
     failure: ShardwrightError | None = None
     for i, mesh in enumerate(meshes):
         try:
-            models[i] = constrained_model(analysis, mesh, device, tactics, overlap=overlap)
+            models[i] = cost_model(mesh)
+            limit = models[i].device.usable_bytes if memory is None else memory
             quick = screen(models[i], limit, tactics)
         except ShardwrightError as error:
             failure = failure or error

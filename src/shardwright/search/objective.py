@@ -15,6 +15,11 @@ from shardwright.spmd.decisions import Decisions, Placement, State, decide, deci
 SAME = 1e-12  # seconds that differ by less are equal
 # Over memory costs at least this; no step takes 30 years.
 OVER_MEMORY_S = 1e9
+STRATEGIES = "strategies"  # the first stage, which is cheap and always ends: there is an answer
+
+
+class OutOfTime(Exception):
+    """The wall-clock limit of a search is reached; its best so far stands."""
 
 
 class Progress(NamedTuple):
@@ -44,8 +49,9 @@ class Objective:
         memory: int | None,
         progress: Callable[[Progress], None] | None = None,
         overrides: Mapping[int, Placement] | None = None,
+        deadline: float | None = None,
     ) -> None:
-        """`overrides` hold in every state."""
+        """`overrides` hold in every state; `deadline` is a time of `time.monotonic()`."""
         self.model, self.overrides = model, dict(overrides or {})
         self.memory = float("inf") if memory is None else float(memory)
         self.evaluations = 0
@@ -57,7 +63,7 @@ class Objective:
         self._by_state: dict[State, float] = {}
         self._key_of: dict[State, bytes] = {}
         self._by_key: dict[bytes, float] = {}  # by placements: many lists mean the same
-        self._progress, self._start = progress, time.monotonic()
+        self._progress, self._start, self._deadline = progress, time.monotonic(), deadline
 
     def __call__(self, states: Sequence[State]) -> np.ndarray:
         """[B] objectives; new states are evaluated in one batch."""
@@ -94,7 +100,9 @@ class Objective:
 
     def given(self, overrides: Mapping[int, Placement]) -> Objective:
         """The objective when these layouts are stored in another way, with its own memory."""
-        other = Objective(self.model, None, overrides={**overrides, **self.overrides})
+        other = Objective(
+            self.model, None, overrides={**overrides, **self.overrides}, deadline=self._deadline
+        )
         other.memory = self.memory
         return other
 
@@ -148,7 +156,9 @@ class Objective:
         return value < self.best_s
 
     def report(self) -> None:
-        """Tells the caller where the search stands."""
+        """Tells the caller where the search stands, and ends it at the deadline."""
+        now = time.monotonic()
         if self._progress is not None:
-            seconds = time.monotonic() - self._start
-            self._progress(Progress(self.stage, self.evaluations, self.best_s, seconds))
+            self._progress(Progress(self.stage, self.evaluations, self.best_s, now - self._start))
+        if self._deadline is not None and now > self._deadline and self.stage != STRATEGIES:
+            raise OutOfTime

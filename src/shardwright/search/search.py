@@ -13,7 +13,14 @@ from shardwright.search.baselines import baselines
 from shardwright.search.blocks import Spent
 from shardwright.search.exact import Certificate, certify
 from shardwright.search.mcts import tree_search
-from shardwright.search.objective import OVER_MEMORY_S, Budget, Objective, Progress
+from shardwright.search.objective import (
+    OVER_MEMORY_S,
+    STRATEGIES,
+    Budget,
+    Objective,
+    OutOfTime,
+    Progress,
+)
 from shardwright.search.overflow import no_plan_fits
 from shardwright.search.refine import kept_copies, refine, refine_layouts
 from shardwright.search.respond import Responses
@@ -45,6 +52,7 @@ class Found:
     evaluations: int
     how: tuple[str, ...]  # what each stage did, one line each
     interrupted: bool = False
+    timed_out: bool = False  # by the wall clock
     plain: State | None = None  # the best decisions without overrides
     notes: tuple[str, ...] = ()  # what the user's code says and is not followed
     pins_in_code: int = 0  # shardings in the user's code that are followed
@@ -60,17 +68,19 @@ def search(
     seed: int = 0,
     progress: Callable[[Progress], None] | None = None,
     exact: bool = True,
+    deadline: float | None = None,
 ) -> Found:
     """The best state found for one program on one mesh.
 
     `memory` is bytes per device (the device's usable memory when None). `seconds` scales the
     work that may be done; the clock decides nothing, so that a seed gives one plan everywhere.
-    Ctrl-C returns the best so far.
+    Ctrl-C returns the best so far, and so does a `deadline` (of `time.monotonic()`), with which
+    another machine may find another plan.
     """
     memory = model.device.usable_bytes if memory is None else memory
     context = Context(model, find_roles(model.analysis))
     schedule = plan_schedule(context, tactics)
-    objective = Objective(model, memory, progress, schedule.overrides)
+    objective = Objective(model, memory, progress, schedule.overrides, deadline)
     space = Space(
         model, prefix=schedule.start, axes=schedule.axes, allowed=schedule.allowed,
         overrides=schedule.overrides,
@@ -82,6 +92,8 @@ def search(
             run.all_stages(exact)
     except KeyboardInterrupt:
         run.interrupted = True
+    except OutOfTime:
+        run.timed_out = True
     return run.found(memory)
 
 
@@ -121,12 +133,12 @@ class _Run:
         self.overrides: dict[int, Placement] = {}
         self.certificate = Certificate.none()
         self.how: list[str] = []
-        self.interrupted = False
+        self.interrupted = self.timed_out = False
         self.responses = Responses(space, objective, budget.cells)
 
     def all_stages(self, exact: bool) -> None:
         objective, space = self.objective, self.space
-        objective.stage = "strategies"
+        objective.stage = STRATEGIES
         objective([space.root])
         self.named = baselines(self.context, self.schedule.pins, self.schedule.allowed)
         named = [s for s in self.named.values() if not isinstance(s, NotApplicable)]
@@ -227,7 +239,8 @@ class _Run:
 
     def found(self, memory: int) -> Found:
         model = self.objective.model
-        if self.interrupted and self.objective.best is not None and not self.overrides:
+        stopped = self.interrupted or self.timed_out
+        if stopped and self.objective.best is not None and not self.overrides:
             self.state = self.objective.best
         pinned = self.objective.decisions  # whatever the user wants whole, nothing refined
         decisions = pinned(self.state).override(self.overrides)
@@ -242,6 +255,7 @@ class _Run:
         rows = {n: rows[n] for n in self.named}
         return Found(
             decisions, cost, self.certificate.against(cost.step_s), rows,
-            self.objective.evaluations, tuple(self.how), self.interrupted, self.objective.best,
-            self.schedule.notes, self.schedule.pins_in_code, pinned(self.space.root),
+            self.objective.evaluations, tuple(self.how), self.interrupted, self.timed_out,
+            self.objective.best, self.schedule.notes, self.schedule.pins_in_code,
+            pinned(self.space.root),
         )  # fmt: skip

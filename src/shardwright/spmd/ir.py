@@ -6,9 +6,9 @@ Plain data, independent of JAX once built. It is what tests read and what `expla
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
 
 from shardwright.program.types import LITERAL, Op, Program, format_type
 from shardwright.rules.rule import factor_names
@@ -21,6 +21,44 @@ from shardwright.spmd.sums import Reduction, Sum, find_sums, reduced_once
 from shardwright.spmd.weights import region_runs, region_weights
 
 
+class Total(NamedTuple):
+    """What collectives take together, per step and device."""
+
+    calls: float
+    bytes: float
+    seconds: float
+
+
+Totals = dict[tuple[str, tuple[str, ...]], Total]  # by kind and axes
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Cause:
+    """Why data moves; report/causes.py says it in words.
+
+    - operand: an op needs a value in another sharding than it is stored in;
+    - halo: an op reaches over the split of its operand;
+    - partial: an op gives partial sums, which are reduced;
+    - sum: the partial sums of several ops are added, then reduced once;
+    - scan: partial sums are added over all trips of a scan, then reduced once;
+    - stored: a value is stored in another sharding than an op gives it in;
+    - returned: a result leaves the program in another sharding than it was made in;
+    - other: what an older file says in words, as `value`.
+    """
+
+    kind: Literal["operand", "halo", "partial", "sum", "scan", "stored", "returned", "other"]
+    op: str = ""  # the op that needs it or gives it
+    value: str = ""  # the path of the argument (or a copy of it) or result that moves
+    maker: str = ""  # where that is no path: the op that made it; nothing for a constant
+    stored: str = ""  # what becomes of it: f32[8/4,16]
+    terms: int = 0  # of a sum
+
+    def __str__(self) -> str:
+        from shardwright.report.causes import sentence
+
+        return sentence(self)
+
+
 @dataclass(frozen=True, slots=True)
 class Collective:
     """One collective of the step."""
@@ -31,7 +69,7 @@ class Collective:
     count: float  # times per step
     seconds: float  # once
     source: str  # the user's line, or the argument path of what moves
-    cause: str  # in words
+    cause: Cause
     op: int
 
 
@@ -61,13 +99,8 @@ class Ir:
     def collectives(self) -> list[Collective]:
         return [c for row in self.rows for c in row.collectives]
 
-    def totals(self) -> dict[tuple[str, tuple[str, ...]], tuple[float, float, float]]:
-        """{(kind, axes): (count, bytes, seconds) per step}"""
-        out: dict[tuple[str, tuple[str, ...]], tuple[float, float, float]] = {}
-        for c in self.collectives:
-            n, b, s = out.get((c.kind, c.axes), (0.0, 0.0, 0.0))
-            out[c.kind, c.axes] = (n + c.count, b + c.count * c.bytes, s + c.count * c.seconds)
-        return dict(sorted(out.items()))
+    def totals(self) -> Totals:
+        return totals(self.collectives)
 
     def __str__(self) -> str:
         lines = ["mesh " + " ".join(f"{name}={size}" for name, size in self.axes)]
@@ -79,6 +112,15 @@ class Ir:
                 f" {seconds * 1e3:.4f} ms"
             )
         return "\n".join(lines)
+
+
+def totals(collectives: Iterable[Collective]) -> Totals:
+    """{(kind, axes): what these collectives take together}"""
+    out: Totals = {}
+    for c in collectives:
+        n, b, s = out.get((c.kind, c.axes), (0.0, 0.0, 0.0))
+        out[c.kind, c.axes] = Total(n + c.count, b + c.count * c.bytes, s + c.count * c.seconds)
+    return dict(sorted(out.items()))
 
 
 def format_row(row: Row) -> str:
@@ -180,39 +222,42 @@ def find_collectives(given: Partitioned) -> list[Collective]:
             key = (v, op.operand_region, op.remat, op.transposed, choice.needs[slot])
             if key not in moved and choice.operand_moves[slot]:
                 moved.add(key)
-                add(choice.operand_moves[slot], v, f"{describe(program, v)} is needed by {op.name}")
+                cause = Cause("operand", op.name, *_origin(program, v))
+                add(choice.operand_moves[slot], v, cause)
             slot += 1
         add = add._replace(times=runs[op.result_region])
         for v in op.results[:1]:
-            add(choice.exchanges, v, f"{op.name} reaches over the split of its operand")
+            add(choice.exchanges, v, Cause("halo", op.name))
         if op.index in summed:
             one, once = summed[op.index]
             if op.index == max(leaf.op for leaf in one.leaves):  # the others are reduced with it
-                what = f"sum of {len(one.leaves)} partial results"
+                cause = Cause("sum", op.name, stored=given.shape(one.value), terms=len(one.leaves))
                 if once.after_loop:
-                    what = "sum over all rounds of a scan"
+                    cause = replace(cause, kind="scan")
                     parent = program.regions[op.region].parent
                     add = add._replace(times=runs[parent])
-                add(once.moves, one.value, f"{what}, kept as {given.shape(one.value)}")
+                add(once.moves, one.value, cause)
             continue
         for v, moves in zip(op.results, choice.result_moves, strict=True):
             if not moves:
                 continue
+            stored = given.shape(v)
             if op.name == "return":
-                cause = f"{returned[v]} is given back as {given.shape(v)}"
+                cause = Cause("returned", value=returned[v], stored=stored)
+            elif choice.partial:
+                cause = Cause("partial", op.name, stored=stored)
             else:
-                what = f"partial sums of {op.name}" if choice.partial else describe(program, v)
-                cause = f"{what}, kept as {given.shape(v)}"
+                cause = Cause("stored", op.name, *_origin(program, v), stored)
             add(moves, v, cause)
     return found
 
 
 def reduction_of(given: Partitioned, one: Sum) -> Reduction | None:
     """How a sum is reduced, or None when its parts are reduced before they are added."""
-    numbers = [int(given.classes.of_op[leaf.op]) for leaf in one.leaves]
+    classes = [int(given.classes.of_op[leaf.op]) for leaf in one.leaves]
     parts = [
         (given.classes.table[c], given.choices[c], leaf.order)
-        for c, leaf in zip(numbers, one.leaves, strict=True)
+        for c, leaf in zip(classes, one.leaves, strict=True)
     ]
     past = [given.choices[int(given.classes.of_op[i])] for i in one.hoisted_past(given.program)]
     layout = given.layouts.table[int(given.layouts.of_value[one.value])]
@@ -227,14 +272,14 @@ class _Adder(NamedTuple):
     times: float
     found: list[Collective]
 
-    def __call__(self, moves: Sequence[Move], value: int, cause: str) -> None:
-        names = [name for name, _ in self.given.axes]
+    def __call__(self, moves: Sequence[Move], value: int, cause: Cause) -> None:
+        given, op, names = self.given, self.op, [name for name, _ in self.given.axes]
+        source = str(op.source) if op.source else given.program.where(value)  # as for a return
         for m in moves:
             if m.kind != SLICE:
                 collective = Collective(
                     m.kind, tuple(names[a] for a in m.axes), m.bytes, self.times,
-                    self.given.prices.move_s(m), source_of(self.given.program, self.op, value),
-                    cause, self.op.index,
+                    given.prices.move_s(m), source, cause, op.index,
                 )  # fmt: skip
                 self.found.append(collective)
 
@@ -242,7 +287,7 @@ class _Adder(NamedTuple):
 def local_shape(
     program: Program, value: int, layout: Layout, placement: Placement, axis_sizes: Sequence[int]
 ) -> str:
-    """f32[8/4,16]: the whole shape, with what each dim is divided by."""
+    """f32[8/4,16]: the global shape, with what each dim is divided by."""
     v = program.values[value]
     parts = [1] * len(v.shape)
     for axis, j in enumerate(placement):
@@ -252,15 +297,9 @@ def local_shape(
     return format_type(v.type).split("[")[0] + f"[{dims}]"
 
 
-def describe(program: Program, value: int) -> str:
-    """A value in words: the argument it is (a copy of), or the op that makes it."""
+def _origin(program: Program, value: int) -> tuple[str, str]:
+    """(path of the argument that a value is (a copy of), else the op that makes it)."""
     v = program.values[program.origin(value)]
     if v.path is not None:
-        return v.path
-    return f"result of {program.ops[v.op].name}" if v.op >= 0 else "constant"
-
-
-def source_of(program: Program, op: Op, value: int) -> str:
-    """The user's line of an op; for a return, the line that computes the value."""
-    source = op.source
-    return str(source) if source else program.where(value)
+        return v.path, ""
+    return "", program.ops[v.op].name if v.op >= 0 else ""

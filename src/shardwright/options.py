@@ -1,0 +1,106 @@
+"""The options of partition() as one value, checked in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from shardwright.cost.devices import Device
+from shardwright.cost.devices import device as find_device
+from shardwright.errors import ShardwrightError
+from shardwright.record.types import Asked
+from shardwright.search import Tactic
+
+Positions = int | Sequence[int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How a program is planned; partition() says what each option means."""
+
+    mesh: Any
+    device: Device = field(default_factory=lambda: find_device("tpu-v5e"))
+    memory: int | None = None
+    tactics: tuple[Tactic, ...] | None = None
+    seconds: float | None = None
+    timeout: float | None = None
+    seed: int = 0
+    donate_argnums: Positions = ()
+    static_argnums: Positions = ()
+    progress: Callable[[Any], None] | None = None
+    labels: Mapping[str, str] | None = None
+    devices: int | None = None
+    unshare: bool = False
+    overlap: float = 0.0
+
+    def asked(self) -> Asked:
+        """What a plan keeps of them; the positions have been checked by then."""
+        return Asked(
+            static_argnums=positions(self.static_argnums),
+            donate_argnums=positions(self.donate_argnums),
+            labels=dict(self.labels or {}), tactics=tuple(map(str, self.tactics or ())),
+            memory=self.memory, timeout=self.timeout, seed=self.seed,
+        )  # fmt: skip
+
+
+def positions(argnums: Positions) -> tuple[int, ...]:
+    """Positions of arguments as plain integers."""
+    return tuple(np.atleast_1d(np.asarray(argnums, np.int64)).tolist())
+
+
+def read_options(**given: Any) -> Options:
+    """The options that a user gave; raises for what would only fail, or mislead, after tracing.
+
+    Whether the mesh, labels and positions fit the program is seen when they are used.
+    """
+    given |= {name: number(name, given[name]) for name in _NUMBERS if name in given}
+    labels, tactics, progress = map(given.get, ("labels", "tactics", "progress"))
+    texts = isinstance(labels, Mapping) and all(
+        isinstance(text, str) for row in labels.items() for text in row
+    )
+    if labels is not None and not texts:
+        raise ShardwrightError(
+            f"labels must map a label to a dim, got {labels!r:.60}",
+            try_="""{"d_ff": "state.params['layers'][*]['w1'][1]"}""",
+        )
+    if progress is not None and not callable(progress):
+        raise ShardwrightError(
+            f"progress must be a function, got {progress!r:.60}", try_="progress=print"
+        )
+    tactics = (tactics,) if isinstance(tactics, Tactic) else tactics
+    if isinstance(tactics, str) or (tactics is not None and not isinstance(tactics, Iterable)):
+        raise ShardwrightError(
+            f"not a tactic: {tactics!r:.60}", try_='DataParallel("data"), Search(axes=["model"])'
+        )
+    given["tactics"] = None if tactics is None else tuple(tactics)
+    if "device" in given:
+        given["device"] = find_device(given["device"])
+    return Options(**given)
+
+
+_ANY = int | float | np.number
+# {option: (types that are taken, the type it gets, in words, an example, least, most)}
+_NUMBERS: dict[str, tuple[Any, type, str, str, float, float]] = {
+    "memory": (_ANY, int, "a positive number of bytes", "16e9", 1, 1e30),
+    "seconds": (_ANY, float, "a number of seconds", "10", 0, 1e30),
+    "timeout": (_ANY, float, "a number of seconds", "30", 0, 1e30),
+    "overlap": (_ANY, float, "a part of 1", "0.5", 0, 1),
+    "seed": (int | np.integer, int, "an integer from 0 on", "0", 0, 1e30),
+}
+_MAY_BE_NONE = ("memory", "seconds", "timeout")
+
+
+def number(name: str, given: Any) -> Any:
+    """The option as Python's number, not NumPy's, which no plan file holds; raises for others."""
+    if given is None and name in _MAY_BE_NONE:
+        return None
+    taken, kind, what, example, least, most = _NUMBERS[name]
+    is_number = isinstance(given, taken) and not isinstance(given, bool)
+    if not is_number or not least <= given <= most:
+        raise ShardwrightError(
+            f"{name} must be {what}, got {given!r:.60}", try_=f"{name}={example}"
+        )
+    return kind(given)

@@ -1,0 +1,147 @@
+"""What was decided, and how it was found -> the record of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from shardwright._version import __version__
+from shardwright.analysis.labels import any_index
+from shardwright.cost.breakdown import peak_breakdown
+from shardwright.cost.model import CostModel, model_collectives, partitioned
+from shardwright.lowering.steps import Spec, border_specs
+from shardwright.program.fingerprint import argument_types, fingerprint, result_types
+from shardwright.program.types import Program
+from shardwright.record.types import (
+    Asked,
+    Call,
+    Claim,
+    GroupRow,
+    MeshRow,
+    Override,
+    PlanRecord,
+    Replicated,
+    SearchRow,
+)  # fmt: skip
+from shardwright.search import Found
+from shardwright.search.meshes import Shape
+from shardwright.search.roles import group_roles
+from shardwright.spmd.decisions import Decisions
+from shardwright.spmd.ir import Collective
+
+# Rows that a record keeps: enough for every view, whatever the size of the program.
+BUFFERS, SIZES, DIMS, NAMES, REPLICATED = 24, 4, 12, 8, 32
+LARGE = 1e-3  # part of all argument bytes from which on a replicated argument is told
+
+
+def build_record(
+    model: CostModel, found: Found, *,
+    asked: Asked, shapes: Sequence[Shape] = (), unshared: Sequence[tuple[int, int]] = (),
+) -> PlanRecord:  # fmt: skip
+    """The record of what a search found; `shapes` are the mesh shapes that were compared."""
+    program, analysis, decisions = model.analysis.program, model.analysis, found.decisions
+    specs, result_specs = specs_of(model, decisions)
+    breakdown, roles = peak_breakdown(model, decisions), group_roles(analysis)
+    labels = [g.label for g in analysis.all_groups]
+    return PlanRecord(
+        shardwright=__version__, program=program.name, fingerprint=fingerprint(program),
+        ops=len(program.ops), call=call_of(program), arguments=argument_types(program),
+        weakly_typed=tuple(
+            path for path, weak in zip(specs, program.signature.weak, strict=True) if weak
+        ),
+        results=result_types(program), mesh=model.mesh, device=model.device, asked=asked,
+        unshared=tuple(unshared), pinned={v: tuple(map(tuple, d)) for v, d in model.pinned.items()},
+        decisions={
+            axis: tuple(Claim(labels[e.group], e.bits, e.scope) for e in entries)
+            for axis, entries in zip(model.mesh.names, decisions.lists, strict=True)
+        },
+        overrides=overrides_of(model, decisions), specs=specs, result_specs=result_specs,
+        cost=found.cost, collectives=_merged(model_collectives(model, decisions)),
+        memory=replace(breakdown, buffers=breakdown.buffers[:BUFFERS]),
+        groups=tuple(
+            GroupRow(
+                g.label, roles[g.index], g.sizes[:SIZES], g.dims[:DIMS], len(g.colors),
+                g.argument_bytes, g.activation_bytes, len(g.conflict_sets),
+            )
+            for g in analysis.groups
+        ),
+        opaque=dict(sorted(program.opaque.items())),
+        replicated=_large_replicated(program, list(specs.values())),
+        certificate=found.certificate, baselines=found.baselines,
+        search=SearchRow(
+            found.evaluations, found.how, found.interrupted, found.timed_out, found.pins_in_code
+        ),
+        meshes=tuple(_mesh_row(shape) for shape in shapes),
+        notes=(*model.prices.network.notes(), *found.notes),
+    )  # fmt: skip
+
+
+def call_of(program: Program) -> Call:
+    """How the function is called."""
+    signature = program.signature
+    return Call(signature.arguments, signature.static_argnums, signature.donated_argnums)
+
+
+def specs_of(model: CostModel, decisions: Decisions) -> tuple[dict[str, Spec], dict[str, Spec]]:
+    """({argument path: axes per dim}, {result path: axes per dim})"""
+    program, (inputs, outputs) = model.analysis.program, border_specs(model, decisions)
+    paths = [program.values[v].path or "" for v in program.inputs]
+    return (
+        dict(zip(paths, inputs, strict=True)),
+        dict(zip(program.output_paths, outputs, strict=True)),
+    )
+
+
+def overrides_of(model: CostModel, decisions: Decisions) -> tuple[Override, ...]:
+    """Layouts that are stored otherwise than the lists say, each by its first value."""
+    program, of_value = model.analysis.program, model.layouts.of_value
+    stored, rows = partitioned(model, decisions), []
+    for layout, placement in decisions.overrides:
+        values = np.flatnonzero(of_value == layout).tolist()
+        names = sorted({_name(program, v) for v in values})[:NAMES]
+        row = Override(values[0], placement, stored.shape(values[0]), len(values), tuple(names))
+        rows.append(row)
+    return tuple(sorted(rows, key=lambda row: row.value))
+
+
+def _name(program: Program, value: int) -> str:
+    """An argument, a copy of one, or the op and line that make a value; equal for all layers."""
+    path = program.values[program.origin(value)].path
+    if path is not None:
+        path = any_index(path)
+        return path if program.values[value].path is not None else f"a copy of {path}"
+    op = program.values[value].op
+    return f"{program.ops[op].name} at {program.where(value)}" if op >= 0 else "a constant"
+
+
+def _merged(rows: Sequence[Collective]) -> tuple[Collective, ...]:
+    """Equal collectives of repeated layers as one row, most seconds first."""
+    merged: dict[tuple[object, ...], Collective] = {}
+    for c in rows:
+        key = (c.kind, c.axes, c.bytes, c.source, c.cause)
+        known = merged.get(key)
+        merged[key] = replace(known, count=known.count + c.count) if known else c
+    order = sorted(merged.values(), key=lambda c: (-c.count * c.seconds, c.op, c.kind, c.cause))
+    return tuple(order)
+
+
+def _large_replicated(program: Program, specs: Sequence[Spec]) -> tuple[Replicated, ...]:
+    """Arguments that every device holds all of and that matter, largest first."""
+    inputs = [program.values[v] for v in program.inputs]
+    total = sum(v.bytes for v in inputs)
+    rows = [
+        Replicated(v.path or "", v.bytes)
+        for v, spec in zip(inputs, specs, strict=True)
+        if not any(spec) and v.bytes >= LARGE * max(total, 1)
+    ]
+    return tuple(sorted(rows, key=lambda row: (-row.bytes, row.path))[:REPLICATED])
+
+
+def _mesh_row(shape: Shape) -> MeshRow:
+    cost = shape.cost
+    return MeshRow(
+        shape.mesh.shape, shape.searched, shape.why, cost.step_s if cost else None,
+        cost.peak_bytes if cost else None,
+    )  # fmt: skip

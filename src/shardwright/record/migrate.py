@@ -1,0 +1,93 @@
+"""Plan files of older versions, as this version would have written them: plain data to plain data.
+
+A step takes a file of one version to the next, in place. What it does not change it leaves alone:
+whether the result is a plan is seen when it is decoded.
+
+1 -> 2: says how the function is called and who wrote the file.
+2 -> 3: causes are values, what the user asked for stands in one place.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from shardwright.record.plain import MOST_TEXT, Damaged
+
+VERSION = 3  # of the files that this Shardwright writes
+
+Plain = dict[str, Any]
+
+_WHAT = r"(?:result of (?P<maker>\S+)|constant|(?P<value>.+?))"
+# {kind of a cause: its sentence in a file of version 2}
+_SENTENCES = {
+    "operand": rf"{_WHAT} is needed by (?P<op>\S+)",
+    "halo": r"(?P<op>\S+) reaches over the split of its operand",
+    "partial": r"partial sums of (?P<op>\S+), kept as (?P<stored>.+)",
+    "sum": r"sum of (?P<terms>\d{1,9}) partial results, kept as (?P<stored>.+)",
+    "scan": r"sum over all rounds of a scan, kept as (?P<stored>.+)",
+    "returned": r"(?P<value>.+?) is given back as (?P<stored>.+)",
+    "stored": rf"{_WHAT}, kept as (?P<stored>.+)",
+}
+
+
+class TooOld(Exception):
+    """A file whose content cannot be had in this version's form; its text says why."""
+
+
+def upgrade(file: Plain, version: int) -> Plain:
+    """The content of a file of this version or an older one, in this version's form."""
+    for step in _STEPS[version - 1 :]:
+        file = step(file)
+    return {name: item for name, item in file.items() if name != "version"}
+
+
+def _to_2(file: Plain) -> Plain:
+    if file.get("overrides"):
+        raise TooOld("its layouts had other numbers")
+    return file | {"overrides": [], "call": file.get("call"), "notes": file.get("notes", [])}
+
+
+def _to_3(file: Plain) -> Plain:
+    options, search = _table(file, "options"), _table(file, "search")
+    for row in _rows(file, "groups"):
+        row |= {"role": row.get("role", "hidden"), "bits": row.get("bits", 0)}
+    for row in _rows(file, "collectives"):
+        if isinstance(row.get("cause"), str):
+            row["cause"] = read_cause(row["cause"])
+    _table(file, "memory").pop("limit_bytes", None)  # which the device says
+    return {
+        "shardwright": "of another version",
+        **{name: item for name, item in file.items() if name not in ("options", "numbers")},
+        "weakly_typed": file.get("numbers", []),
+        "pinned": options.pop("pinned", {}),
+        "unshared": options.pop("unshared", []),
+        "asked": options | {"memory": search.pop("memory", None)},
+        "search": {"pins_in_code": 0, "timed_out": False} | search,
+    }
+
+
+_STEPS: tuple[Callable[[Plain], Plain], ...] = (_to_2, _to_3)
+
+
+def _table(file: Plain, name: str) -> Plain:
+    """A table of a file that a step is about to change."""
+    if not isinstance(file.get(name), dict):
+        raise Damaged(f"{name}: expected a table" if name in file else f"it has no {name!r}")
+    return file[name]
+
+
+def _rows(file: Plain, name: str) -> list[Plain]:
+    """The rows of a list of tables; whether there are others is seen when they are decoded."""
+    rows = file.get(name)
+    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+
+
+def read_cause(said: str) -> Plain:
+    """A cause of version 2, which is a sentence, as the fields of a Cause."""
+    for kind, sentence in _SENTENCES.items():
+        if found := re.fullmatch(sentence, said[:MOST_TEXT]):
+            parts = {name: part for name, part in found.groupdict().items() if part}
+            return {"kind": kind} | parts | {"terms": int(parts.get("terms", 0))}
+    return {"kind": "other", "value": said}

@@ -1,0 +1,49 @@
+"""Why data moves, in words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from shardwright.report.words import any_layer, short_path
+from shardwright.spmd.ir import Cause
+
+# {op}, {what} (the value that moves), {stored} and {terms} of a Cause.
+SENTENCES = {
+    "operand": "{what} is needed by {op}",
+    "halo": "{op} reaches over the split of its operand",
+    "partial": "partial sums of {op}, stored as {stored}",
+    "sum": "sum of {terms} partial results, stored as {stored}",
+    "scan": "sum over all trips of a scan, stored as {stored}",
+    "stored": "{what}, stored as {stored}",
+    "returned": "{what} is returned as {stored}",
+    "other": "{what}",
+}
+SHORT = SENTENCES | {
+    "operand": "{what} for {op}",
+    "partial": "partial sums of {op}",
+    "sum": "sum of {terms} partial results",
+    "scan": "sum over all trips of a scan",
+    "stored": "{what}",
+}
+
+
+def sentence(cause: Cause) -> str:
+    """The cause as a sentence: w1 is needed by dot_general"""
+    return _say(cause, SENTENCES)
+
+
+def phrase(cause: Cause) -> str:
+    """The cause in a few words, for a table: params.layers[*].w1 for dot_general"""
+    return short_path(_say(cause, SHORT))
+
+
+def alike(cause: Cause) -> Cause:
+    """The cause, equal for all layers of a list: layers[3]['w'] is layers[*]['w']."""
+    return replace(cause, value=any_layer(cause.value))
+
+
+def _say(cause: Cause, words: dict[str, str]) -> str:
+    made = f"result of {cause.maker}" if cause.maker else "constant"
+    return words[cause.kind].format(
+        op=cause.op, what=cause.value or made, stored=cause.stored, terms=cause.terms
+    )
