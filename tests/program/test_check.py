@@ -102,7 +102,7 @@ def no_path(p: Program) -> None:
 
 
 def unmarked_tie(p: Program) -> None:
-    op(p, "scan.carry").tie = False
+    op(p, "scan.carry").tie = None
 
 
 def lost_value(p: Program) -> None:

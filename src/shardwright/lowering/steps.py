@@ -11,7 +11,8 @@ from jax.sharding import PartitionSpec
 
 from shardwright.cost.model import CostModel, partitioned
 from shardwright.program.fingerprint import argument_types
-from shardwright.program.types import EXIT_TIES, LITERAL, Op, Program
+from shardwright.program.ties import EXITS
+from shardwright.program.types import LITERAL, Op, Program
 from shardwright.spmd.decisions import Decisions
 from shardwright.spmd.follow import Choice, split_by
 from shardwright.spmd.ir import reduction_of
@@ -203,7 +204,7 @@ def _exits(program: Program, by_serial: dict[int, Step]) -> dict[int, dict[int, 
     """The exits of every loop and branch."""
     out: dict[int, dict[int, Exit]] = {}
     for tie in program.ops:
-        if tie.name not in EXIT_TIES:
+        if tie.tie not in EXITS:
             continue
         slots: list[int | None] = []
         for r in tie.body:

@@ -10,9 +10,8 @@ from collections.abc import Iterator, Sequence
 
 from shardwright.errors import ShardwrightError
 from shardwright.program.text import format_op
+from shardwright.program.ties import ENTRIES, EXITS, Tie
 from shardwright.program.types import (
-    ENTRY_TIES,
-    EXIT_TIES,
     LITERAL,
     NO_OP,
     TOP,
@@ -80,7 +79,7 @@ def _check_regions(program: Program) -> None:
     for op in program.ops:
         if any(op.is_region and program.regions[r].op != op.index for r in op.body):
             raise _fail(program, "its body belongs to another op", op)
-        if op.tie != (op.name in (*ENTRY_TIES, *EXIT_TIES, "return")):
+        if (op.tie is not None) != (op.name in {tie.value for tie in Tie}):
             raise _fail(program, "a tie by name or by mark only", op)
 
 
@@ -102,7 +101,7 @@ def _check_nesting(program: Program) -> None:
             region_op, phase = open_ops[-1]
             body = [n for n, r in enumerate(region_op.body) if r in inside]
             if own == region_op.index:
-                now = -1 if op.name in ENTRY_TIES else len(region_op.body)
+                now = -1 if op.tie in ENTRIES else len(region_op.body)
             elif body:
                 now = body[0]
             else:  # this region op is over
@@ -144,7 +143,7 @@ def _check_definitions(program: Program) -> list[int]:
             defined[v] = op
             if program.values[v].op != op.index:
                 raise _fail(program, f"%{v} says it comes from op {program.values[v].op}", op)
-            if op.name in ENTRY_TIES:
+            if op.tie in ENTRIES:
                 if home[v] not in op.body:
                     raise _fail(program, f"%{v} is no input of the body", op)
             elif v in given:
@@ -163,7 +162,7 @@ def _check_uses(program: Program, homes: list[int]) -> None:
     """Operands are defined before their op, in its region or around it (exit ties: in the body)."""
     for op in program.ops:
         seen = set(_around(program, op.region))
-        if op.name in EXIT_TIES:
+        if op.tie in EXITS:
             seen |= set(op.body)
         for v in op.operands:
             if v == LITERAL:
@@ -210,7 +209,7 @@ def _check_borders(program: Program) -> None:
         if program.values[v].path is None or program.values[v].op != NO_OP:
             raise _fail(program, f"the argument %{v} has no path")
     for v in program.outputs:
-        if v != LITERAL and program.ops[program.values[v].op].name != "return":
+        if v != LITERAL and program.ops[program.values[v].op].tie is not Tie.RETURN:
             raise _fail(program, f"the result %{v} is not returned")
     if len(program.output_paths) != len(program.outputs):
         raise _fail(program, "results and their paths differ in number")

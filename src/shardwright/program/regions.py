@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from shardwright import _jax
+from shardwright.program.ties import Tie
 from shardwright.program.types import LITERAL
 from shardwright.rules.rule import NOTHING, Rule
 
@@ -44,16 +45,19 @@ def scan(walk: Walk, eqn: Any, operands: list[int]) -> list[int]:
     results = _region_op(walk, eqn, [region])
     inputs = _body_inputs(walk, jaxpr)
     for i, (outer, inner) in enumerate(zip(operands, inputs, strict=True)):
-        kind = "const" if i < consts else "init" if i < consts + carries else "xs"
-        stacked = 0 if kind == "xs" else -1
-        walk.tie(eqn, f"scan.{kind}", [outer], [inner], body=[region], stacked=stacked)
+        tie = (
+            Tie.SCAN_CONST if i < consts
+            else Tie.SCAN_INIT if i < consts + carries else Tie.SCAN_XS
+        )  # fmt: skip
+        stacked = 0 if tie is Tie.SCAN_XS else -1
+        walk.tie(eqn, tie, [outer], [inner], body=[region], stacked=stacked)
     outputs = walk.body(region, jaxpr, inputs)
     for i, (inner, outer) in enumerate(zip(outputs, results, strict=True)):
         if i < carries:
             both = [inner, inputs[consts + i]]
-            walk.tie(eqn, "scan.carry", both, [outer], body=[region], position=i)
+            walk.tie(eqn, Tie.SCAN_CARRY, both, [outer], body=[region], position=i)
         else:
-            walk.tie(eqn, "scan.ys", [inner], [outer], body=[region], stacked=1, position=i)
+            walk.tie(eqn, Tie.SCAN_YS, [inner], [outer], body=[region], stacked=1, position=i)
     return results
 
 
@@ -66,15 +70,15 @@ def while_loop(walk: Walk, eqn: Any, operands: list[int]) -> list[int]:
     cond_inputs, body_inputs = _body_inputs(walk, cond), _body_inputs(walk, body)
     carries = operands[n_cond + n_body :]
     for outer, inner in zip(operands[:n_cond], cond_inputs, strict=False):
-        walk.tie(eqn, "while.const", [outer], [inner], body=regions[:1])
+        walk.tie(eqn, Tie.WHILE_CONST, [outer], [inner], body=regions[:1])
     for outer, inner in zip(operands[n_cond : n_cond + n_body], body_inputs, strict=False):
-        walk.tie(eqn, "while.const", [outer], [inner], body=regions[1:])
+        walk.tie(eqn, Tie.WHILE_CONST, [outer], [inner], body=regions[1:])
     for outer, *both in zip(carries, cond_inputs[n_cond:], body_inputs[n_body:], strict=True):
-        walk.tie(eqn, "while.init", [outer], both, body=regions)
+        walk.tie(eqn, Tie.WHILE_INIT, [outer], both, body=regions)
     walk.body(regions[0], cond, cond_inputs)
     outputs = walk.body(regions[1], body, body_inputs)
     for i, carried in enumerate(zip(outputs, body_inputs[n_body:], strict=True)):
-        walk.tie(eqn, "while.carry", carried, [results[i]], body=regions[1:], position=i)
+        walk.tie(eqn, Tie.WHILE_CARRY, carried, [results[i]], body=regions[1:], position=i)
     return results
 
 
@@ -85,14 +89,14 @@ def cond(walk: Walk, eqn: Any, operands: list[int]) -> list[int]:
     results = _region_op(walk, eqn, regions, branch_on=operands[0])
     inputs = [_body_inputs(walk, branch) for branch in branches]
     for outer, *inner in zip(operands[1:], *inputs, strict=True):
-        walk.tie(eqn, "cond.operand", [outer], inner, body=regions)
+        walk.tie(eqn, Tie.COND_OPERAND, [outer], inner, body=regions)
     outputs = [
         walk.body(region, branch, given)
         for region, branch, given in zip(regions, branches, inputs, strict=True)
     ]
     for i, given_back in enumerate(zip(*outputs, strict=True)):
         if any(v != LITERAL for v in given_back):
-            walk.tie(eqn, "cond.result", given_back, [results[i]], body=regions, position=i)
+            walk.tie(eqn, Tie.COND_RESULT, given_back, [results[i]], body=regions, position=i)
     return results
 
 

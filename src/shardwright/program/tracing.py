@@ -16,8 +16,8 @@ from shardwright.mesh import Mesh
 from shardwright.program.arguments import Signature, asks_which, sign
 from shardwright.program.regions import REGION_OPS
 from shardwright.program.source import is_user_code
+from shardwright.program.ties import CARRIES, Kind, Tie
 from shardwright.program.types import (
-    CARRIES,
     LITERAL,
     NO_CALL,
     NO_OP,
@@ -349,7 +349,7 @@ class Walk:
         own = operands[start : start + lengths.solve]
         return self.jaxpr(solve, [*self.constants(consts), *own, *right])
 
-    def enter(self, kind: str, trips: int) -> int:
+    def enter(self, kind: Kind, trips: int) -> int:
         """A new region inside the current one."""
         index = len(self.regions)
         self.regions.append(Region(index, kind, self.region, trips))
@@ -373,7 +373,7 @@ class Walk:
                 returned.append(LITERAL)
                 continue
             returned.append(self.new_value(var.aval))
-            self.tie(None, "return", [value], [returned[-1]])
+            self.tie(None, Tie.RETURN, [value], [returned[-1]])
         return returned
 
     def drop_dead(self, outputs: Sequence[int]) -> None:
@@ -419,7 +419,7 @@ class Walk:
             op.region, op.body = number[op.region], tuple([number[r] for r in op.body])
 
     def tie(
-        self, eqn: Any, name: str, operands: Sequence[int], results: Sequence[int], *,
+        self, eqn: Any, tie: Tie, operands: Sequence[int], results: Sequence[int], *,
         body: Sequence[int] = (), stacked: int = -1, position: int = 0,
     ) -> None:  # fmt: skip
         """An op that says these values are one array; `stacked` has an extra leading dim.
@@ -433,17 +433,19 @@ class Walk:
         rank = min(len(t.shape) for t in types)
         same = list(range(rank))
         dims = [["layer", *same] if i == stacked else same for i in range(len(types))]
-        leader = len(operands) - 1 if name in CARRIES else None  # what came into the round
+        leader = len(operands) - 1 if tie in CARRIES else None  # what came into the round
         key = ("tie", tuple(types), stacked, len(operands), leader)
         rule = self._rules.get(key)
         if rule is None:
-            shape = OpShape(name, tuple(types[: len(operands)]), tuple(types[len(operands) :]), {})
+            shape = OpShape(
+                tie.value, tuple(types[: len(operands)]), tuple(types[len(operands) :]), {}
+            )
             rule = self._rules[key] = einsum(
                 shape, dims[: len(operands)], dims[len(operands) :], replicate=["layer"],
                 unit=NOTHING, work=0.0, fusible=True, leader=leader,
             )  # fmt: skip
         index = self.append(
-            eqn, name, operands, results, rule, tie=True, body=tuple(body), position=position
+            eqn, tie.value, operands, results, rule, tie=tie, body=tuple(body), position=position
         )
         for v in results:
             self.values[v].op = index
@@ -466,7 +468,7 @@ def live_ops(
             home = [regions[r].op for r in op.body[:1]]  # of a tie; of a loop or branch itself
             effect = op.eqn is not None and op.eqn.effects and not op.tie
             live = any(needed[v] for v in op.results) or effect or op.index in running
-            if not live and not (op.name in CARRIES and running.issuperset(home)):
+            if not live and not (op.tie in CARRIES and running.issuperset(home)):
                 continue
             kept.append(op)
             running.update(home)

@@ -22,6 +22,7 @@ import jax
 
 from shardwright import _jax
 from shardwright.program.source import user_frame
+from shardwright.program.ties import LEAVES_ROUND, Kind, Tie
 from shardwright.rules.rule import PASS, Rule, TensorShape
 
 LITERAL = -1  # an operand that is a number in the program text
@@ -71,7 +72,7 @@ class Op:
     def __init__(
         self, index: int, name: str, operands: tuple[int, ...], results: tuple[int, ...],
         rule: Rule, *, region: int, remat: int, custom: int, transposed: bool, eqn: Any,
-        caller: Any, body: tuple[int, ...] = (), tie: bool = False, position: int = 0,
+        caller: Any, body: tuple[int, ...] = (), tie: Tie | None = None, position: int = 0,
     ) -> None:  # fmt: skip
         self.index = index
         self.serial = index  # its number in the walk over the jaxpr, dead ops included
@@ -86,7 +87,7 @@ class Op:
         self.eqn = eqn  # the JAX equation
         self.caller = caller  # the equation in the user's code when JAX's own code wrote eqn
         self.body = body  # the regions of a loop or branch, or those that a tie leads into
-        self.tie = tie  # joins values inside and outside a region; computes nothing
+        self.tie = tie  # what it joins, if it computes nothing
         self.position = position  # of a tie: which result of the loop or branch it gives
 
     @property
@@ -97,12 +98,12 @@ class Op:
     @property
     def operand_region(self) -> int:
         """Where its operands are moved: what leaves a round of a loop is moved in every round."""
-        return self.body[0] if self.name in LEAVES_ROUND else self.region
+        return self.body[0] if self.tie in LEAVES_ROUND else self.region
 
     @property
     def result_region(self) -> int:
         """Where its results are moved: what a loop takes from a stack is moved in every round."""
-        return self.body[0] if self.name == "scan.xs" else self.region
+        return self.body[0] if self.tie is Tie.SCAN_XS else self.region
 
     @property
     def source(self) -> _jax.Frame | None:
@@ -116,7 +117,7 @@ class Region:
     """The body of a scan, while or cond; region 0 is the function itself."""
 
     index: int
-    kind: str  # "function", "scan", "while", "while_cond", "cond"
+    kind: Kind
     parent: int
     trips: int  # times it runs for one run of its parent
     inputs: tuple[int, ...] = ()
@@ -222,11 +223,6 @@ class Program:
 
         return format_program(self)
 
-
-CARRIES = ("scan.carry", "while.carry")
-LEAVES_ROUND = (*CARRIES, "scan.ys")  # ties through which a value leaves one round of a loop
-ENTRY_TIES = ("scan.const", "scan.init", "scan.xs", "while.const", "while.init", "cond.operand")
-EXIT_TIES = (*LEAVES_ROUND, "cond.result")
 
 LONGEST_RECIPE = 16  # ops; what takes more is worth keeping
 

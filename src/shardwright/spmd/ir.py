@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from shardwright.program.ties import Tie
 from shardwright.program.types import LITERAL, Op, Program, format_type
 from shardwright.rules.rule import factor_names
 from shardwright.spmd.follow import Choice, Prices
@@ -197,7 +198,7 @@ def find_collectives(given: Partitioned) -> list[Collective]:
         for v, moves in zip(op.results, choice.result_moves, strict=True):
             if not moves:
                 continue
-            if op.name == "return":
+            if op.tie is Tie.RETURN:
                 cause = f"{returned[v]} is given back as {given.shape(v)}"
             else:
                 what = f"partial sums of {op.name}" if choice.partial else describe(program, v)
