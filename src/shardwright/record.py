@@ -15,7 +15,7 @@ from shardwright.analysis.labels import any_index
 from shardwright.cost.breakdown import Breakdown, peak_breakdown
 from shardwright.cost.model import CostModel, model_collectives, partitioned
 from shardwright.errors import ShardwrightError
-from shardwright.lowering.steps import Spec, border_specs
+from shardwright.lowering.specs import Spec, border_specs
 from shardwright.mesh import Mesh
 from shardwright.plan_schema import check_record
 from shardwright.program.fingerprint import argument_types, fingerprint, result_types

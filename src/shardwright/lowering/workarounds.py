@@ -1,8 +1,4 @@
-"""What XLA gets wrong or does badly under a sharding, and what is computed instead.
-
-Each entry says in which jaxlib it was seen; tests/lowering/test_workarounds.py has the program
-that shows it, and fails when XLA no longer needs the workaround.
-"""
+"""What XLA gets wrong or does badly under a sharding, and what is computed instead."""
 
 from __future__ import annotations
 
@@ -13,21 +9,19 @@ import jax
 import jax.numpy as jnp
 
 from shardwright import _jax
-from shardwright.lowering.steps import Spec
+from shardwright.lowering.specs import Spec
+from shardwright.program.types import Op
+from shardwright.spmd.ir import Partitioned
 
-# Ops whose operands a compiler gathers although every part can be computed where it is
-# (jaxlib 0.10.2): computed on each device's part, in a shard_map.
-IN_PARTS = ("fft", "top_k", "triangular_solve")
+# XLA merges a slice with the one that takes a device's part of its result, and clamps the sum of
+# both starts: a start beyond the end reads other entries than without a mesh.
+MERGED_STARTS = ("dynamic_slice", "dynamic_update_slice")
+# Ops whose operands a compiler gathers although every part can be computed where it is.
+GATHERED = ("fft", "top_k", "triangular_solve")
 
 
 def clamped_starts(eqn: Any, args: list[Any]) -> list[Any]:
-    """The operands of a dynamic (update) slice, with starts that leave room for the slice.
-
-    XLA (jaxlib 0.10.2) merges a slice with the one that takes a device's part of its result, and
-    clamps the sum of both starts: a start beyond the end reads other entries than without a mesh.
-    """
-    if eqn.primitive.name not in ("dynamic_slice", "dynamic_update_slice"):
-        return args
+    """The operands of a dynamic (update) slice, with starts that leave room for the slice."""
     first = 1 if eqn.primitive.name == "dynamic_slice" else 2
     whole = eqn.invars[0].aval.shape
     part = eqn.outvars[0].aval.shape if first == 1 else eqn.invars[1].aval.shape
@@ -41,18 +35,28 @@ def _clamp(start: Any, most: int) -> Any:
     return jnp.clip(start, jnp.array(0, dtype), jnp.array(most, dtype))
 
 
-def sliced(eqn: Any, array: Any, spec: Spec, mesh: Any) -> list[Any]:
-    """The result of a slice; an entry that one device holds alone is summed with zeros.
+def picked_dims(given: Partitioned, op: Op, spec: Spec) -> tuple[int, ...]:
+    """The dims of a slice's operand of which every device holds one entry, sliced to one entry.
 
-    XLA (jaxlib 0.10.2) makes a program that its own verifier refuses where a dim of which every
-    device holds one entry is sliced to one entry, and gathered for another use.
+    XLA makes a program that its own verifier refuses where such a dim is gathered for another use.
     """
+    array = given.program.values[op.operands[0]]
+    if _jax.is_extended(array.dtype):
+        return ()
+    start, limit = op.eqn.params["start_indices"], op.eqn.params["limit_indices"]
+    sizes = dict(given.axes)
+    return tuple(
+        d for d, axes in enumerate(spec)
+        if array.shape[d] == prod(sizes[a] for a in axes) > 1 == limit[d] - start[d]
+    )  # fmt: skip
+
+
+def sliced(eqn: Any, array: Any, picked: tuple[int, ...]) -> list[Any]:
+    """The result of a slice; an entry that one device holds alone is summed with zeros."""
     start, limit = list(eqn.params["start_indices"]), list(eqn.params["limit_indices"])
-    for d, axes in enumerate(spec):
-        alone = array.shape[d] == prod(mesh.shape[a] for a in axes) > 1
-        if alone and limit[d] - start[d] == 1 and not _jax.is_extended(array.dtype):
-            array = _picked(array, d, start[d])
-            start[d], limit[d] = 0, 1
+    for d in picked:
+        array = _picked(array, d, start[d])
+        start[d], limit[d] = 0, 1
     return _jax.bind(eqn, [array], start_indices=tuple(start), limit_indices=tuple(limit))
 
 

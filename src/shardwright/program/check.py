@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from shardwright.errors import ShardwrightError
+from shardwright.program.interpret import Key
 from shardwright.program.text import format_op
 from shardwright.program.ties import ENTRIES, EXITS, Tie
 from shardwright.program.types import (
@@ -45,7 +46,7 @@ def _fail(program: Program, what: str, op: Op | None = None) -> ShardwrightError
 
 
 def _check_numbers(program: Program) -> None:
-    """Values, ops and regions are numbered by place; walk numbers grow and stay in the walk."""
+    """Values, ops and regions are numbered by place; no two ops have one key."""
     lists: dict[str, Sequence[Value | Op | Region]] = {
         "value": program.values, "op": program.ops, "region": program.regions,
     }  # fmt: skip
@@ -53,11 +54,11 @@ def _check_numbers(program: Program) -> None:
         for i, item in enumerate(items):
             if item.index != i:
                 raise _fail(program, f"{what} {i} is numbered {item.index}")
-    last = -1
+    keys: set[Key] = set()
     for op in program.ops:
-        if not last < op.serial < program.walk_length:
-            raise _fail(program, f"walk number {op.serial} after {last}", op)
-        last = op.serial
+        if op.key in keys:
+            raise _fail(program, f"a second op with the key {op.key}", op)
+        keys.add(op.key)
         for v in (*op.operands, *op.results):
             if not (0 <= v < len(program.values) or (v == LITERAL and v in op.operands)):
                 raise _fail(program, f"there is no value {v}", op)

@@ -21,6 +21,7 @@ from typing import Any
 import jax
 
 from shardwright import _jax
+from shardwright.program.interpret import Key
 from shardwright.program.source import user_frame
 from shardwright.program.ties import LEAVES_ROUND, Kind, Tie
 from shardwright.rules.rule import PASS, Rule, TensorShape
@@ -65,17 +66,18 @@ class Op:
     """One primitive applied to values."""
 
     __slots__ = (
-        "body", "caller", "custom", "eqn", "index", "name", "operands", "position", "region",
-        "remat", "results", "rule", "serial", "tie", "transposed",
+        "body", "caller", "custom", "eqn", "index", "key", "name", "operands", "region", "remat",
+        "results", "rule", "tie", "transposed",
     )  # fmt: skip
 
     def __init__(
-        self, index: int, name: str, operands: tuple[int, ...], results: tuple[int, ...],
-        rule: Rule, *, region: int, remat: int, custom: int, transposed: bool, eqn: Any,
-        caller: Any, body: tuple[int, ...] = (), tie: Tie | None = None, position: int = 0,
+        self, index: int, key: Key, name: str, operands: tuple[int, ...],
+        results: tuple[int, ...], rule: Rule, *, region: int, remat: int, custom: int,
+        transposed: bool, eqn: Any, caller: Any, body: tuple[int, ...] = (),
+        tie: Tie | None = None,
     ) -> None:  # fmt: skip
         self.index = index
-        self.serial = index  # its number in the walk over the jaxpr, dead ops included
+        self.key = key  # the same whenever the function is traced, and of no other op
         self.name = name
         self.operands = operands  # value indices, LITERAL for numbers
         self.results = results
@@ -88,12 +90,18 @@ class Op:
         self.caller = caller  # the equation in the user's code when JAX's own code wrote eqn
         self.body = body  # the regions of a loop or branch, or those that a tie leads into
         self.tie = tie  # what it joins, if it computes nothing
-        self.position = position  # of a tie: which result of the loop or branch it gives
 
     @property
     def is_region(self) -> bool:
         """Whether this is a loop or branch itself."""
         return bool(self.body) and not self.tie
+
+    @property
+    def position(self) -> int:
+        """Which operand or result of the loop, branch or function a tie joins."""
+        number = self.key[-1]
+        assert isinstance(number, int)
+        return number
 
     @property
     def operand_region(self) -> int:
@@ -149,7 +157,6 @@ class Program:
     donated: frozenset[int]  # inputs the caller gives up
     aliases: dict[int, int]  # output position -> donated input value whose buffer it takes
     pins: list[UserPin]
-    walk_length: int  # ops in the walk over the jaxpr, dead ones included
     signature: Any = None  # program.arguments.Signature
     _uses: Any = field(default=None, repr=False)
     _numbers: Any = field(default=None, repr=False)
