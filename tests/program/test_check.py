@@ -113,7 +113,7 @@ def lost_value(p: Program) -> None:
     "damage, what",
     [
         (renumber, "value 3 is numbered 4"),
-        (same_key, "a second op with the key"),
+        (same_key, "a second op with the key (0, 0, 0)"),
         (lost_value, "there is no value 9"),
         (lost_body, "region 1 is not a body of its op"),
         (unmarked_tie, "its body belongs to another op"),

@@ -122,6 +122,7 @@ def _accumulators(program: Program) -> dict[int, Loop]:
         add = program.values[after].op
         if (
             add != NO_OP
+            and program.values[before].op != NO_OP  # it starts from a literal: nothing to enter by
             and uses[after] == [tie.index]
             and set(uses[before]) == {add, tie.index}
             and program.ops[add].custom == tie.custom
