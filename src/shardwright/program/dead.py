@@ -47,8 +47,10 @@ def drop_dead(program: Program) -> None:
 
 def _drop_regions(program: Program) -> None:
     """Drops the bodies of loops and branches that are gone, and renumbers the others."""
-    used = {r for op in program.ops for r in op.body}
-    program.regions = [r for r in program.regions if r.index == TOP or r.index in used]
+    used = {TOP, *(r for op in program.ops for r in op.body)}
+    if len(used) == len(program.regions):
+        return
+    program.regions = [r for r in program.regions if r.index in used]
     number = {r.index: i for i, r in enumerate(program.regions)}
     for region in program.regions:
         region.index, region.parent = number[region.index], number[region.parent]
@@ -69,13 +71,15 @@ def live_ops(program: Program) -> list[Op]:
         before = len(running)
         kept = []
         for op in reversed(program.ops):
-            home = [regions[r].op for r in op.body[:1]]  # of a tie; of a loop or branch itself
-            effect = op.eqn is not None and op.eqn.effects and not op.tie
-            live = any(needed[v] for v in op.results) or effect or op.index in running
-            if not live and not (op.tie in CARRIES and running.issuperset(home)):
+            home = regions[op.body[0]].op if op.body else NO_OP  # the loop or branch of a tie
+            effect = not op.tie and op.eqn.effects
+            live = effect or op.index in running
+            for v in op.results:
+                live = live or needed[v]
+            if not live and not (op.tie in CARRIES and home in running):
                 continue
             kept.append(op)
-            running.update(home)
+            running.add(home)
             region = op.region
             while effect and region != TOP:
                 running.add(regions[region].op)

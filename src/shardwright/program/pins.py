@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -17,14 +17,13 @@ PINS = {
 OUT_SHARDINGS = ("out_sharding", "sharding")  # parameters of any other op under explicit axes
 
 
-def user_pins(eqn: Any, results: Sequence[int], *, transposed: bool) -> Iterator[UserPin]:
+def user_pins(eqn: Any, results: Sequence[int], *, transposed: bool) -> Sequence[UserPin]:
     """What an equation says of how its result is split; a backward pass only repeats it."""
-    name = eqn.primitive.name
-    if name in PINS:
-        parameter, by = PINS[name]
-        yield UserPin(results[0], eqn.params[parameter], by)
-    elif not transposed:
-        for parameter in OUT_SHARDINGS:
-            sharding = eqn.params.get(parameter)
-            if isinstance(sharding, jax.sharding.NamedSharding):
-                yield UserPin(results[0], sharding, "out_sharding")
+    if eqn.primitive.name in PINS:
+        parameter, by = PINS[eqn.primitive.name]
+        return (UserPin(results[0], eqn.params[parameter], by),)
+    if transposed:
+        return ()
+    shardings = [eqn.params[p] for p in OUT_SHARDINGS if p in eqn.params]
+    named = [s for s in shardings if isinstance(s, jax.sharding.NamedSharding)]
+    return [UserPin(results[0], sharding, "out_sharding") for sharding in named]
