@@ -167,8 +167,7 @@ class Builder:
         ]
         for leaves in borders.exits:
             given = [outputs[b][i] for b, i in leaves.outputs]
-            if leaves.next_round is not None:
-                given.append(inputs[leaves.next_round.body][leaves.next_round.number])
+            given += [inputs[b][i] for b, i in leaves.next_round[:1]]
             around = [first + b for b, _ in leaves.outputs]
             self.tie(leaves.tie, leaves.result, given, [results[leaves.result]], eqn, place, around)
         return results

@@ -42,7 +42,7 @@ class Exit(NamedTuple):
     tie: Tie
     result: int
     outputs: tuple[Port, ...]
-    next_round: Port | None = None  # the input that gets the output, unless it was the last round
+    next_round: tuple[Port, ...] = ()  # inputs that get it in the next round, of the body first
 
 
 class Borders(NamedTuple):
@@ -68,7 +68,7 @@ def _scan(eqn: Any) -> Borders:
     kinds = [Tie.SCAN_CONST] * consts + [Tie.SCAN_INIT] * carries + [Tie.SCAN_XS] * stacks
     entries = (Entry(tie, i, (Port(0, i),)) for i, tie in enumerate(kinds))
     exits = (
-        Exit(Tie.SCAN_CARRY, i, (Port(0, i),), Port(0, consts + i)) if i < carries
+        Exit(Tie.SCAN_CARRY, i, (Port(0, i),), (Port(0, consts + i),)) if i < carries
         else Exit(Tie.SCAN_YS, i, (Port(0, i),))
         for i in range(len(eqn.outvars))
     )  # fmt: skip
@@ -88,7 +88,10 @@ def _while(eqn: Any) -> Borders:
             for i in carries
         ),
     )
-    exits = (Exit(Tie.WHILE_CARRY, i, (Port(1, i),), Port(1, count + i)) for i in carries)
+    exits = (
+        Exit(Tie.WHILE_CARRY, i, (Port(1, i),), (Port(1, count + i), Port(0, first + i)))
+        for i in carries
+    )
     bodies = (
         Body("while_cond", eqn.params["cond_jaxpr"], ESTIMATED_TRIPS),
         Body("while", eqn.params["body_jaxpr"], ESTIMATED_TRIPS, count),
