@@ -1,7 +1,6 @@
 """Convolutions in parts: neighbours exchange rows, then each device convolves what it has.
 
-XLA (jaxlib 0.10.2) partitions the simple cases so, but computes wrong numbers when positions and
-output channels are both split, and gathers images whose groups of channels are split.
+XLA partitions the simple cases so: see workarounds.py for the others.
 """
 
 from __future__ import annotations

@@ -56,11 +56,7 @@ class Mover:
         return self._copies[key][1]
 
     def _here(self, held: Any, slot: Slot, transposed: bool) -> Any:
-        """What is about to be sent, from here: a compiler does not send it earlier.
-
-        It would keep a copy from the forward to the backward pass, or (XLA:CPU, where others do
-        not) for all rounds of a loop.
-        """
+        """What is about to be sent, from here: a compiler does not send it earlier."""
         if slot.invariant and self.round is not None:
             return jax.lax.optimization_barrier((held, self.round))[0]
         return jax.lax.optimization_barrier(held) if transposed else held

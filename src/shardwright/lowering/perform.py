@@ -7,33 +7,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from shardwright import _jax
-from shardwright.lowering.actions import (
-    Action,
-    BeforeLoop,
-    ClampStarts,
-    Compute,
-    Constrain,
-    Convolve,
-    OnShards,
-    PartialSums,
-    PassSums,
-    PickEntries,
-    Reduce,
-    Rematerialize,
-    StartSum,
-    Store,
-    Unreduced,
-)
+from shardwright.lowering import actions as do
+from shardwright.lowering.actions import Action, Unreduced
 from shardwright.lowering.convolution import convolve
 from shardwright.lowering.movement import Mover
 from shardwright.lowering.partial import add_up, in_first_part, over_leading, split_dims
 from shardwright.lowering.parts import on_parts
 from shardwright.lowering.slots import Recipe, Slot
-from shardwright.lowering.workarounds import clamped_starts, sliced
+from shardwright.lowering.workarounds import clamped_starts, scattered, sliced
 
 
 @dataclass(slots=True)
@@ -56,42 +40,42 @@ def perform(actions: Sequence[Action], site: Site, mover: Mover) -> None:
         _PERFORM[type(action)](action, site, mover)
 
 
-def _constrain(action: Constrain, site: Site, mover: Mover) -> None:
+def _constrain(action: do.Constrain, site: Site, mover: Mover) -> None:
     slot = site.operands[action.operand]
     array = mover.constrained(slot, action, transposed=site.transposed)
     site.operands[action.operand] = Slot(array)
 
 
-def _before_loop(action: BeforeLoop, site: Site, mover: Mover) -> None:
+def _before_loop(action: do.BeforeLoop, site: Site, mover: Mover) -> None:
     (slot,) = site.operands
     site.operands = [Slot(mover.lead(slot.array, action.way))]
 
 
-def _start_sum(action: StartSum, site: Site, mover: Mover) -> None:
+def _start_sum(action: do.StartSum, site: Site, mover: Mover) -> None:
     (slot,) = site.operands
     parts = in_first_part(slot.array, action.of.sizes)
     site.operands = [Slot(mover.lead(parts, (action.of.spec,)), unreduced=action.of)]
 
 
-def _clamp_starts(action: ClampStarts, site: Site, mover: Mover) -> None:
+def _clamp_starts(action: do.ClampStarts, site: Site, mover: Mover) -> None:
     arrays = clamped_starts(site.eqn, site.arrays)
     site.operands = [s._replace(array=a) for s, a in zip(site.operands, arrays, strict=True)]
 
 
-def _compute(action: Compute, site: Site, mover: Mover) -> None:
+def _compute(action: do.Compute, site: Site, mover: Mover) -> None:
     site.results = [Slot(a) for a in _jax.bind(site.eqn, site.arrays)]
 
 
-def _rematerialize(action: Rematerialize, site: Site, mover: Mover) -> None:
+def _rematerialize(action: do.Rematerialize, site: Site, mover: Mover) -> None:
     (array,) = _jax.bind(site.eqn, site.arrays)
     site.results = [Slot(array, recipe=Recipe(site.eqn, site.operands, action.dims))]
 
 
-def _pick_entries(action: PickEntries, site: Site, mover: Mover) -> None:
+def _pick_entries(action: do.PickEntries, site: Site, mover: Mover) -> None:
     site.results = [Slot(a) for a in sliced(site.eqn, site.arrays[0], action.dims)]
 
 
-def _on_shards(action: OnShards, site: Site, mover: Mover) -> None:
+def _on_shards(action: do.OnShards, site: Site, mover: Mover) -> None:
     def local(*shards: Any) -> list[Any]:
         return _jax.bind(site.eqn, list(shards))
 
@@ -99,11 +83,11 @@ def _on_shards(action: OnShards, site: Site, mover: Mover) -> None:
     site.results = [Slot(a) for a in whole(*site.arrays)]
 
 
-def _convolve(action: Convolve, site: Site, mover: Mover) -> None:
+def _convolve(action: do.Convolve, site: Site, mover: Mover) -> None:
     site.results = [Slot(convolve(site.eqn, site.arrays, action, mover.mesh))]
 
 
-def _partial_sums(action: PartialSums, site: Site, mover: Mover) -> None:
+def _partial_sums(action: do.PartialSums, site: Site, mover: Mover) -> None:
     sizes, axes = action.result.sizes, action.result.axes
     arrays = [
         split_dims(a, sizes, dims, _lead_leading(axes, dims, mover.mesh))
@@ -116,7 +100,7 @@ def _partial_sums(action: PartialSums, site: Site, mover: Mover) -> None:
     site.results = [_over_leading(site.eqn, leading, arrays, action.result, mover)]
 
 
-def _pass_sums(action: PassSums, site: Site, mover: Mover) -> None:
+def _pass_sums(action: do.PassSums, site: Site, mover: Mover) -> None:
     unreduced = next(s.unreduced for s in site.operands if s.unreduced).in_order(action.order)
     leading = [[s.unreduced is not None] * len(unreduced.axes) for s in site.operands]
     site.results = [_over_leading(site.eqn, leading, site.arrays, unreduced, mover)]
@@ -144,7 +128,7 @@ def _lead_leading(
     return constrain
 
 
-def _reduce(action: Reduce, site: Site, mover: Mover) -> None:
+def _reduce(action: do.Reduce, site: Site, mover: Mover) -> None:
     ((array, _, unreduced, *_),) = site.results
     assert unreduced is not None
     merged = array.reshape(-1, *array.shape[len(unreduced.axes) :])
@@ -158,11 +142,7 @@ def _reduce(action: Reduce, site: Site, mover: Mover) -> None:
 
 
 def _scatter(merged: Any, unreduced: Unreduced, mesh: Any) -> Any:
-    """The sum over the leading dim, each device keeping its part of other dims.
-
-    The dim that is cut leads: cut elsewhere into parts that are no multiple of 256, the TPU
-    compiler reduces the whole.
-    """
+    """The sum over the leading dim, each device keeping its part of other dims."""
     produced, scatter = unreduced.way[0], unreduced.scatter
     made = list(produced)
     for axes, dim in scatter:
@@ -172,22 +152,20 @@ def _scatter(merged: Any, unreduced: Unreduced, mesh: Any) -> Any:
     def local(part: Any) -> Any:
         part = part[0]
         for axes, dim in scatter:
-            leading = jnp.moveaxis(part, dim, 0)
-            cut = jax.lax.psum_scatter(leading, axes, scatter_dimension=0, tiled=True)
-            part = jnp.moveaxis(cut, 0, dim)
+            part = scattered(part, axes, dim)
         return jax.lax.psum(part, others) if others else part
 
     return on_parts(local, mesh, [(unreduced.axes, *produced)], tuple(made))(merged)
 
 
-def _store(action: Store, site: Site, mover: Mover) -> None:
+def _store(action: do.Store, site: Site, mover: Mover) -> None:
     array = site.results[action.result].array
     site.results[action.result] = Slot(mover.lead(array, action.way))
 
 
 _PERFORM: dict[type, Callable[[Any, Site, Mover], None]] = {
-    Constrain: _constrain, BeforeLoop: _before_loop, StartSum: _start_sum,
-    ClampStarts: _clamp_starts, Compute: _compute, Rematerialize: _rematerialize,
-    PickEntries: _pick_entries, OnShards: _on_shards, Convolve: _convolve,
-    PartialSums: _partial_sums, PassSums: _pass_sums, Reduce: _reduce, Store: _store,
+    do.Constrain: _constrain, do.BeforeLoop: _before_loop, do.StartSum: _start_sum,
+    do.ClampStarts: _clamp_starts, do.Compute: _compute, do.Rematerialize: _rematerialize,
+    do.PickEntries: _pick_entries, do.OnShards: _on_shards, do.Convolve: _convolve,
+    do.PartialSums: _partial_sums, do.PassSums: _pass_sums, do.Reduce: _reduce, do.Store: _store,
 }  # fmt: skip

@@ -7,25 +7,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from shardwright.cost.model import CostModel, partitioned
-from shardwright.lowering.actions import (
-    Action,
-    Actions,
-    BeforeLoop,
-    ClampStarts,
-    Compute,
-    Constrain,
-    OnShards,
-    PassSums,
-    PickEntries,
-    Reduce,
-    Rematerialize,
-    StartSum,
-    Store,
-)
+from shardwright.lowering import actions as do
+from shardwright.lowering.actions import Action, Actions
 from shardwright.lowering.convolution import convolution
 from shardwright.lowering.reductions import Deferred, find_deferred, partial_sums
 from shardwright.lowering.specs import Shardings, Spec, Way
-from shardwright.lowering.workarounds import GATHERED, MERGED_STARTS, picked_dims
+from shardwright.lowering.workarounds import WORKAROUNDS, picked_dims
 from shardwright.program.fingerprint import argument_types
 from shardwright.program.interpret import Key
 from shardwright.program.text import format_op
@@ -98,19 +85,19 @@ def _actions(given: _Given, op: Op) -> Iterator[Action]:
         return
     sums = None
     if not op.tie:
-        if op.name in MERGED_STARTS:
-            yield ClampStarts()
+        if op.name in WORKAROUNDS["merged starts"].primitives:
+            yield do.ClampStarts()
         sums = partial_sums(given.partitioned, op, ways[0], given.deferred) if ways else None
         yield sums or _compute(given, op, ways)
     if sums or not given.deferred.values.isdisjoint(op.operands):
         if op.results[0] not in given.deferred.values:
-            yield Reduce(ways[0][-1])
+            yield do.Reduce(ways[0][-1])
         return
     for i, way in enumerate(ways):
-        yield Store(i, way)
+        yield do.Store(i, way)
 
 
-def _constrain(given: _Given, op: Op) -> Iterator[Constrain]:
+def _constrain(given: _Given, op: Op) -> Iterator[do.Constrain]:
     """Operands that are not yet where the op needs them; partial sums stay where they are made."""
     choice, arrays = given.choice(op), [v for v in op.operands if v != LITERAL]
     numbers = _operand_numbers(given.partitioned.program, op)
@@ -120,7 +107,7 @@ def _constrain(given: _Given, op: Op) -> Iterator[Constrain]:
         else:
             way = given.shardings.way(v, moves)
         if way and v not in given.deferred.values:
-            yield Constrain(i, way, any(m.kind != SLICE for m in moves))
+            yield do.Constrain(i, way, any(m.kind != SLICE for m in moves))
 
 
 def _operand_numbers(program: Program, op: Op) -> list[int]:
@@ -154,16 +141,16 @@ def _compute(given: _Given, op: Op, ways: list[Way]) -> Action:
     if not given.deferred.values.isdisjoint(op.operands):
         order = passing_order(op.rule)
         assert order is not None  # see find_sums
-        return PassSums(order)
+        return do.PassSums(order)
     reads = _reads(given, op)
-    if op.name in GATHERED:
-        return OnShards(reads, tuple(way[0] for way in ways))
+    if op.name in WORKAROUNDS["gathers what is in place"].primitives:
+        return do.OnShards(reads, tuple(way[0] for way in ways))
     if op.name == "conv_general_dilated":
-        return convolution(given.partitioned, op) or Compute()
+        return convolution(given.partitioned, op) or do.Compute()
     if op.name == "slice":
         dims = picked_dims(given.partitioned, op, reads[0])
-        return PickEntries(dims) if dims else Compute()
-    return Compute()
+        return do.PickEntries(dims) if dims else do.Compute()
+    return do.Compute()
 
 
 def _reads(given: _Given, op: Op) -> tuple[Spec, ...]:
@@ -172,9 +159,9 @@ def _reads(given: _Given, op: Op) -> tuple[Spec, ...]:
     return tuple(() if v == LITERAL else given.shardings.of(v, next(needs)) for v in op.operands)
 
 
-def _rematerialize(op: Op) -> Rematerialize:
+def _rematerialize(op: Op) -> do.Rematerialize:
     after = op.rule.results[0]
-    return Rematerialize(
+    return do.Rematerialize(
         tuple(tuple(after.index(d) if d else None for d in dims) for dims in op.rule.operands)
     )
 
@@ -186,10 +173,10 @@ def _enter(given: _Given, tie: Op, ways: list[Way]) -> Iterator[Action]:
         op = given.partitioned.program.ops[leaf.op]
         sums = partial_sums(given.partitioned, op, _result_ways(given, op)[0], given.deferred)
         assert sums is not None  # see find_deferred
-        yield StartSum(sums.result.in_order(leaf.order))
+        yield do.StartSum(sums.result.in_order(leaf.order))
         return
     if tie.tie in (*CONSTS, *INITS):
-        yield BeforeLoop(ways[-1])
+        yield do.BeforeLoop(ways[-1])
         ways = [way[-1:] for way in ways]
     for i, way in enumerate(ways):
-        yield Store(i, way)
+        yield do.Store(i, way)
