@@ -194,7 +194,8 @@ class Store:
     way: Way
 
     def __str__(self) -> str:
-        return f"store result {self.result} as {format_way(self.way)}"
+        which = f" result {self.result}" if self.result else ""
+        return f"store{which} as {format_way(self.way)}"
 
 
 Action = (
