@@ -165,12 +165,12 @@ class Lowering:
                 changes = next((s.array for s in given[body.consts :]), None)
             with self.mover.another_trace(changes):
                 out = enter(self, body.jaxpr, given, place.body(number))
-            return [
-                jax.lax.convert_element_type(s.array, v.aval.dtype) if s.literal
-                else s.array if outlet is None
-                else self.operand(outlet.tie, outlet.number, s, place)
-                for s, v, outlet in zip(out, jaxpr.outvars, exits, strict=True)
-            ]  # fmt: skip
+                return [
+                    jax.lax.convert_element_type(s.array, v.aval.dtype) if s.literal
+                    else s.array if outlet is None
+                    else self.operand(outlet.tie, outlet.number, s, place)
+                    for s, v, outlet in zip(out, jaxpr.outvars, exits, strict=True)
+                ]  # fmt: skip
 
         return _retraced(run, jaxpr, [inlet.unreduced for inlet in entries])
 

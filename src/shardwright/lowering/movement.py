@@ -20,16 +20,17 @@ class Mover:
 
     def __init__(self, mesh: Any) -> None:
         self.mesh = mesh
-        self.round: Any = None  # something that differs between the rounds of the loop around
+        self._round: Any = None  # something that differs between the rounds of the loop around
         self._shardings: dict[Spec, NamedSharding] = {}
         self._copies: dict[tuple[int, Way, bool], tuple[Any, Any]] = {}
 
     @contextmanager
     def another_trace(self, changes: Any = None) -> Iterator[None]:
         """Inside a body: of a call, or of a loop whose rounds differ in `changes`."""
-        outside, self.round = self.round, changes
+        outside = self._round, self._copies
+        self._round, self._copies = changes, {}
         yield
-        self.round = outside
+        self._round, self._copies = outside
 
     def lead(self, array: Any, way: Way) -> Any:
         """The array led through these shardings."""
@@ -57,8 +58,8 @@ class Mover:
 
     def _here(self, held: Any, slot: Slot, transposed: bool) -> Any:
         """What is about to be sent, from here: a compiler does not send it earlier."""
-        if slot.invariant and self.round is not None:
-            return jax.lax.optimization_barrier((held, self.round))[0]
+        if slot.invariant and self._round is not None:
+            return jax.lax.optimization_barrier((held, self._round))[0]
         return jax.lax.optimization_barrier(held) if transposed else held
 
     def _made(self, slot: Slot, spec: Spec, known: dict[tuple[int, Spec], Any]) -> Any:
