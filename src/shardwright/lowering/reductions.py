@@ -42,8 +42,10 @@ def find_deferred(given: Partitioned) -> Deferred:
 
 
 def partial_sums(given: Partitioned, op: Op, way: Way, deferred: Deferred) -> PartialSums | None:
-    """The explicit form of an op's partial sums, where a compiler would reduce the plain one
-    otherwise: it reduces at once, and one dim after the other."""
+    """The explicit form of an op's partial sums; None where the plain one is reduced as planned.
+
+    A compiler reduces at once, and one axis after the other.
+    """
     number = int(given.classes.of_op[op.index])
     op_class, choice = given.classes.table[number], given.choices[number]
     if not choice.partial or not op_class.at_once:

@@ -49,23 +49,28 @@ class _Given(NamedTuple):
     """All that the actions of an op depend on."""
 
     partitioned: Partitioned
+    classes: list[int]  # of ops
     shardings: Shardings
     deferred: Deferred
 
     def choice(self, op: Op) -> Choice:
         """How the op is computed."""
-        return self.partitioned.choices[int(self.partitioned.classes.of_op[op.index])]
+        return self.partitioned.choices[self.classes[op.index]]
 
 
 def make_steps(model: CostModel, decisions: Decisions) -> Steps:
     """The actions of every live op of the program as decided."""
     decided = partitioned(model, decisions)
-    program, shardings = decided.program, Shardings(decided)
-    given = _Given(decided, shardings, find_deferred(decided))
+    program, shardings, classes = (
+        decided.program,
+        Shardings(decided),
+        decided.classes.of_op.tolist(),
+    )
+    given = _Given(decided, classes, shardings, find_deferred(decided))
     return Steps(
         {
             op.key: tuple(_actions(given, op)) for op in program.ops
-            if decided.classes.of_op[op.index] != NO_CLASS
+            if classes[op.index] != NO_CLASS
         },
         tuple(shardings.stored(v) for v in program.inputs),
         tuple(shardings.stored(v) for v in program.outputs),
@@ -83,18 +88,17 @@ def _actions(given: _Given, op: Op) -> Iterator[Action]:
     if op.tie in ENTRIES:
         yield from _enter(given, op, ways)
         return
-    sums = None
+    unreduced = not given.deferred.values.isdisjoint(op.operands)
     if not op.tie:
         if op.name in WORKAROUNDS["merged starts"].primitives:
             yield do.ClampStarts()
-        sums = partial_sums(given.partitioned, op, ways[0], given.deferred) if ways else None
-        yield sums or _compute(given, op, ways)
-    if sums or not given.deferred.values.isdisjoint(op.operands):
-        if op.results[0] not in given.deferred.values:
-            yield do.Reduce(ways[0][-1])
-        return
-    for i, way in enumerate(ways):
-        yield do.Store(i, way)
+        computing = _pass_sums(op) if unreduced else _compute(given, op, ways)
+        unreduced = unreduced or isinstance(computing, do.PartialSums)
+        yield computing
+    if not unreduced:
+        yield from (do.Store(i, way) for i, way in enumerate(ways))
+    elif op.results[0] not in given.deferred.values:
+        yield do.Reduce(ways[0][-1])
 
 
 def _constrain(given: _Given, op: Op) -> Iterator[do.Constrain]:
@@ -137,20 +141,24 @@ def _result_ways(given: _Given, op: Op) -> list[Way]:
 
 
 def _compute(given: _Given, op: Op, ways: list[Way]) -> Action:
-    """How the op itself is computed, its partial sums apart."""
-    if not given.deferred.values.isdisjoint(op.operands):
-        order = passing_order(op.rule)
-        assert order is not None  # see find_sums
-        return do.PassSums(order)
-    reads = _reads(given, op)
+    """How the op itself is computed."""
+    sums = partial_sums(given.partitioned, op, ways[0], given.deferred) if ways else None
+    if sums:
+        return sums
     if op.name in WORKAROUNDS["gathers what is in place"].primitives:
-        return do.OnShards(reads, tuple(way[0] for way in ways))
-    if op.name == "conv_general_dilated":
+        return do.OnShards(_reads(given, op), tuple(way[0] for way in ways))
+    if op.name in WORKAROUNDS["convolutions"].primitives:
         return convolution(given.partitioned, op) or do.Compute()
-    if op.name == "slice":
-        dims = picked_dims(given.partitioned, op, reads[0])
+    if op.name in WORKAROUNDS["entry held alone"].primitives:
+        dims = picked_dims(given.partitioned, op, _reads(given, op)[0])
         return do.PickEntries(dims) if dims else do.Compute()
     return do.Compute()
+
+
+def _pass_sums(op: Op) -> do.PassSums:
+    order = passing_order(op.rule)
+    assert order is not None  # see find_sums
+    return do.PassSums(order)
 
 
 def _reads(given: _Given, op: Op) -> tuple[Spec, ...]:
