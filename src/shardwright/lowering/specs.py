@@ -7,10 +7,9 @@ from itertools import zip_longest
 
 from jax.sharding import PartitionSpec
 
-from shardwright.cost.model import CostModel, partitioned
+from shardwright.cost.model import CostModel
 from shardwright.program.types import LITERAL
 from shardwright.spmd.decisions import Decisions
-from shardwright.spmd.ir import Partitioned
 from shardwright.spmd.layout import Layout, Placement
 from shardwright.spmd.moves import REDUCE_SCATTER, Move
 
@@ -43,29 +42,31 @@ def spec_of(layout: Layout, placement: Placement, rank: int, names: Sequence[str
 class Shardings:
     """The shardings of a program's values as decided."""
 
-    def __init__(self, given: Partitioned) -> None:
-        self.given = given
-        self.names = tuple(name for name, _ in given.axes)
-        self._layout_of = given.layouts.of_value.tolist()
+    def __init__(self, model: CostModel, decisions: Decisions) -> None:
+        self._values = model.analysis.program.values
+        self._names = model.mesh.names
+        self._layouts = model.layouts.table
+        self._layout_of = model.layouts.of_value.tolist()
+        self._stored = model.stored(decisions)
         self._known: dict[tuple[int, int, Placement], Spec] = {}
 
     def layout(self, value: int) -> Layout:
-        return self.given.layouts.table[self._layout_of[value]]
+        return self._layouts[self._layout_of[value]]
 
     def of(self, value: int, placement: Placement) -> Spec:
         """Of a value in this placement."""
-        rank = len(self.given.program.values[value].shape)
+        rank = len(self._values[value].shape)
         key = (self._layout_of[value], rank, placement)
         known = self._known.get(key)
         if known is None:
-            known = self._known[key] = spec_of(self.layout(value), placement, rank, self.names)
+            known = self._known[key] = spec_of(self.layout(value), placement, rank, self._names)
         return known
 
     def stored(self, value: int) -> Spec:
         """Where a value is kept; a literal is everywhere."""
         if value == LITERAL:
             return ()
-        return self.of(value, self.given.stored[self._layout_of[value]])
+        return self.of(value, self._stored[self._layout_of[value]])
 
     def way(self, value: int, moves: Sequence[Move]) -> Way:
         """The shardings after each move; reduce-scatters in a row are one."""
@@ -78,8 +79,7 @@ class Shardings:
 
 def border_specs(model: CostModel, decisions: Decisions) -> tuple[list[Spec], list[Spec]]:
     """The shardings of the arguments and of the results."""
-    shardings = Shardings(partitioned(model, decisions))
-    program = shardings.given.program
+    program, shardings = model.analysis.program, Shardings(model, decisions)
     return (
         [shardings.stored(v) for v in program.inputs],
         [shardings.stored(v) for v in program.outputs],

@@ -15,7 +15,7 @@ from shardwright.lowering.specs import Shardings, Spec, Way
 from shardwright.lowering.workarounds import WORKAROUNDS, picked_dims
 from shardwright.program.fingerprint import argument_types
 from shardwright.program.interpret import Key
-from shardwright.program.text import format_op
+from shardwright.program.text import format_call
 from shardwright.program.ties import CONSTS, ENTRIES, EXITS, INITS
 from shardwright.program.types import LITERAL, Op, Program
 from shardwright.spmd.decisions import Decisions
@@ -37,12 +37,11 @@ class Steps:
     program: Program = field(compare=False, repr=False)  # what they are the steps of
 
     def __str__(self) -> str:
-        lines = []
-        for op in self.program.ops:
-            if op.key in self.actions:
-                rule_apart, _, _ = format_op(self.program, op).partition("   ")
-                lines.append(f"{rule_apart}: {'; '.join(map(str, self.actions[op.key]))}")
-        return "\n".join(lines)
+        done = {op: self.actions[op.key] for op in self.program.ops if op.key in self.actions}
+        return "\n".join(
+            f"{format_call(self.program, op)}: {'; '.join(map(str, actions))}"
+            for op, actions in done.items()
+        )
 
 
 class _Given(NamedTuple):
@@ -60,12 +59,8 @@ class _Given(NamedTuple):
 
 def make_steps(model: CostModel, decisions: Decisions) -> Steps:
     """The actions of every live op of the program as decided."""
-    decided = partitioned(model, decisions)
-    program, shardings, classes = (
-        decided.program,
-        Shardings(decided),
-        decided.classes.of_op.tolist(),
-    )
+    decided, shardings = partitioned(model, decisions), Shardings(model, decisions)
+    program, classes = decided.program, decided.classes.of_op.tolist()
     given = _Given(decided, classes, shardings, find_deferred(decided))
     return Steps(
         {
