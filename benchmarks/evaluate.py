@@ -9,7 +9,7 @@ CPU seconds of the process: what one core does, on a busy machine too.
 - cold: the first evaluation of every state, the model's memo empty at the start;
 - warm: the same states again: every class has been seen, as late in a search;
 - fresh: new states on a warm memo, as in the middle of a search;
-- walk: op by op (cost/walk.py), the same states, in the same run.
+- walk: op by op (tests/cost/walk.py), the same states, in the same run.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ import numpy as np
 from shardwright.analysis.analysis import Analysis, analyze_program
 from shardwright.cost.devices import device
 from shardwright.cost.model import CostModel
-from shardwright.cost.walk import Walk
 from shardwright.mesh import Mesh
 from shardwright.program.tracing import trace
 from shardwright.spmd.decisions import EVERYTHING, UPDATES, Decisions, Entry
 from shardwright.zoo import transformer
+from tests.cost.walk import Walk
 
 DEPTHS = (8, 32, 64)
 MESH = {"data": 8, "model": 8}

@@ -14,12 +14,12 @@ from shardwright.analysis.analysis import Analysis, analyze_program
 from shardwright.cost.cost import Cost
 from shardwright.cost.devices import Device, device
 from shardwright.cost.model import CostModel, model_ir
-from shardwright.cost.walk import Walk, walk_cost
 from shardwright.mesh import Mesh
 from shardwright.program.tracing import trace
 from shardwright.spmd.decisions import EVERYTHING, UPDATES, Decisions, Entry, decide, empty
 from shardwright.spmd.layout import WHOLE
 from shardwright.zoo import transformer
+from tests.cost.walk import Walk, walk_cost
 from tests.spmd.random_programs import MESHES, build, states, steps
 
 TINY = zoo.programs("tiny")
@@ -141,7 +141,7 @@ def test_repeated_layers_count_once_each() -> None:
     example = transformer.train(config)
     analysis = analyze_program(trace(example.fn, *example.args, donate_argnums=(0,)))
     model = CostModel(analysis, Mesh({"model": 4}), BUSY)
-    assert max(together.weight for together in model.weights.sums) > 1
+    assert max(one.weight for one in model.weights.deferred) > 1
     walk = Walk(model)
     for group in analysis.groups:
         state = decide(((Entry(group.index),),))

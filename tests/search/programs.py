@@ -12,10 +12,12 @@ from shardwright.cost.devices import device
 from shardwright.cost.model import CostModel
 from shardwright.mesh import Mesh
 from shardwright.program import trace
-from shardwright.zoo import moe, transformer
+from shardwright.zoo import decode, gnn, moe, transformer, unet, vit
 
 GPT = transformer.PRESETS["gpt_2l"]  # D=2048, F=8192, H=16, V=32768, batch 32 x 2048
 MOE = moe.PRESETS["moe_8x"]
+LLAMA = replace(transformer.PRESETS["llama_8b"], layers=2)  # grouped queries, untied, gated
+VIT = replace(vit.PRESETS["vit_l16"], layers=2)
 
 
 @functools.cache
@@ -54,4 +56,32 @@ REGIMES = {
     "experts": lambda: moe.train(replace(MOE, layers=2), "experts"),
     "gpt": lambda: transformer.train(GPT, "gpt"),
     "gpt_b8": lambda: transformer.train(replace(GPT, batch=8), "gpt_b8"),
+    # Written down before the tree search was tuned: see tree_cases.py.
+    "llama_b16": lambda: transformer.train(replace(LLAMA, batch=16, seq=4096), "llama_b16"),
+    "llama_b64": lambda: transformer.train(replace(LLAMA, batch=64, seq=2048), "llama_b64"),
+    "llama_scan_b32": lambda: transformer.train(
+        replace(LLAMA, layers=8, batch=32, seq=2048, scan=True), "llama_scan_b32"
+    ),
+    "llama_decode_b64": lambda: decode.decode(
+        replace(decode.PRESETS["llama_8b"], layers=2, batch=64, seq=4096), "llama_decode_b64"
+    ),
+    "llama_prefill_b4": lambda: decode.prefill(
+        replace(decode.PRESETS["llama_8b"], layers=2, batch=4, seq=8192), "llama_prefill_b4"
+    ),
+    "gpt_b2": lambda: transformer.train(replace(GPT, batch=2, seq=4096), "gpt_b2"),
+    "gpt_b128": lambda: transformer.train(replace(GPT, batch=128, seq=512), "gpt_b128"),
+    "gpt_remat": lambda: transformer.train(replace(GPT, batch=16, remat=True), "gpt_remat"),
+    "gpt_untied": lambda: transformer.train(
+        replace(GPT, batch=16, tied=False, vocab=131_072), "gpt_untied"
+    ),
+    "vit_b512": lambda: vit.train(replace(VIT, batch=512), "vit_b512"),
+    "vit_wide": lambda: vit.train(
+        replace(VIT, batch=64, d_model=4096, d_ff=16_384, heads=32), "vit_wide"
+    ),
+    "moe_1l": lambda: moe.train(replace(MOE, layers=1, batch=32), "moe_1l"),
+    "moe_forward_2l": lambda: moe.infer(replace(MOE, layers=2, batch=16), "moe_forward_2l"),
+    "gnn_2r": lambda: gnn.train(replace(gnn.PRESETS["graphcast"], rounds=2), "gnn_2r"),
+    "unet_forward_b64": lambda: unet.infer(
+        replace(unet.PRESETS["latent"], batch=64), "unet_forward_b64"
+    ),
 }

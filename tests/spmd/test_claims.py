@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from shardwright.analysis.analysis import Analysis, analyze_program
 from shardwright.cost.devices import device
 from shardwright.cost.model import CostModel
-from shardwright.cost.walk import Walk
 from shardwright.errors import ShardwrightError
 from shardwright.mesh import Mesh
 from shardwright.program.tracing import trace
 from shardwright.spmd.decisions import EVERYTHING, UPDATES, Decisions, Entry
 from shardwright.spmd.division import can_divide, local_size
 from shardwright.spmd.ir import local_shape
-from shardwright.spmd.layout import Layouts, find_updates
+from shardwright.spmd.layouts import Layouts, find_updates
+from tests.cost.walk import Walk
 from tests.spmd.lists import decided
 
 

@@ -38,14 +38,12 @@ def _slot_bytes(op: OpClass, local: tuple[int, ...]) -> list[int]:
     return out
 
 
-def least_class_s(model: CostModel) -> np.ndarray:
-    """[classes] least seconds of all ops of each class in a step."""
-    least = np.array([least_compute_s(model, op) for op in model.classes.table])
-    return least * model.weights.compute
-
-
-def least_step_s(model: CostModel) -> float:
-    """Seconds that no state of the program can go below."""
+def least_factor_s(model: CostModel) -> np.ndarray:
+    """[factors] seconds that no state can go below: compute alone, all devices sharing traffic."""
     devices = float(np.prod(model.mesh.sizes))
-    full = np.array([lay.local_bytes((), ()) for lay in model.layouts.table], float)
-    return float(least_class_s(model).sum() + (full / devices) @ model._traffic_s)
+    table, weights = model.layouts.table, model.weights.compute
+    return np.array([
+        sum(float(weights[op.index]) * least_compute_s(model, op) for op in factor.ops)
+        + sum(table[i].local_bytes((), ()) / devices * per_byte for i, per_byte in factor.traffic)
+        for factor in model.graph.factors
+    ])  # fmt: skip

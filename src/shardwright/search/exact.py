@@ -1,33 +1,35 @@
 """Exact search: branch and bound over the same space, axis by axis, with a proof.
 
-The lists of an axis are replaced by its columns (columns.py), the cost by blocks (terms.py).
-Once the columns of the first axes are chosen, no completion can cost less than the sum over
-blocks of the least that any completion costs *that block*: an admissible bound, and exact on
-the last axis. Columns whose bound reaches the best known answer are dropped, most often after
-a few blocks. What is left is looked at in the order of the bounds, so that when a limit ends
-the search the bound of the next column is a proven lower bound for everything.
+The lists of an axis are replaced by its placements (axis_placements.py), the factor graph by
+blocks of factors (blocks.py). Once the placements of the first axes are chosen, no completion can
+cost less than the sum over blocks of the least that any completion costs *that block*: an
+admissible bound, and exact on the last axis. Placements whose bound reaches the best known answer
+are dropped, most often after a few blocks. What is left is looked at in the order of the bounds, so
+that when a limit ends the search the bound of the next one is a proven lower bound for everything.
 
 Limits count work, not seconds: the same program gives the same certificate on every machine.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
 
 import numpy as np
 
-from shardwright.search.bounds import least_class_s, least_step_s
-from shardwright.search.columns import Columns, TooLarge, find_columns
+from shardwright.search.axis_placements import AxisPlacements, TooLarge, find_axis_placements
+from shardwright.search.blocks import Block, Kinds, Spent, Table, Work, find_blocks
+from shardwright.search.bounds import least_factor_s
 from shardwright.search.objective import OVER_MEMORY_S, Budget, Objective
 from shardwright.search.space import Space
-from shardwright.search.terms import Below, Block, Pricer, Spent, find_blocks, find_terms
 from shardwright.spmd.decisions import State
 from shardwright.spmd.layout import WHOLE
 
 SAME = 1e-9  # costs closer than this are equal
 BATCH = 64
-# The bound for spaces with too many columns.
-MOST_COLUMNS_OF_BLOCK, MOST_STATES_OF_BLOCK, MOST_CHOICES_RELAXED = 200, 2_000, 3_000
+# The bound for spaces with too many placements: of an axis as a block sees them, of all axes, and
+# the cells looked at for it.
+MOST_OF_BLOCK, MOST_STATES_OF_BLOCK, MOST_CELLS_RELAXED = 200, 2_000, 3_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ class Certificate:
 
     @property
     def counted(self) -> bool:
-        """Whether the space is small enough to look at all of its columns."""
+        """Whether the space is small enough to look at all of its axis placements."""
         return 0 < self.covered < float("inf")
 
     def against(self, step_s: float) -> Certificate:
@@ -69,10 +71,12 @@ class Certificate:
 class Limits:
     """How much a proof may do."""
 
-    columns: int = 120_000  # per axis
-    choices: int = 40_000  # op classes looked at (see Pricer)
+    placements: int = 120_000  # of one axis
+    # Of the factor graph. On a third axis an op has about three times as many ways to be computed,
+    # so that a cell takes three times as long, and so on: see _Proof.
+    cells: int = 120_000
     evaluations: int = 8_000
-    nodes: int = 4_000  # choices of columns for all axes but the last
+    nodes: int = 4_000  # choices of placements for all axes but the last
 
     def scaled(self, share: float) -> Limits:
         """So many times as much."""
@@ -109,120 +113,112 @@ class _Proof:
         return best if best < OVER_MEMORY_S else float("inf")
 
     def run(self) -> tuple[Certificate, State | None]:
+        graph, axes = self.model.graph, len(self.model.mesh.sizes)
+        work = Work(self.limits.cells / 3 ** max(0, axes - 2))
         try:
-            self.columns = find_columns(self.space, self.limits.columns)
+            self.axes = find_axis_placements(self.space, self.limits.placements)
         except TooLarge:
             return self._certificate(self._relaxed() * self.scale, float("inf")), None
-        covered = float(np.prod([float(len(c)) for c in self.columns]))
-        self.pricer = Pricer(self.model, self.limits.choices)
-        self.blocks = find_blocks(find_terms(self.pricer), self.columns)
+        covered = float(np.prod([float(len(a)) for a in self.axes]))
         try:
+            self.blocks = find_blocks(graph, self.axes, work)
             bound = self._first_axis()
         except Spent:
             bound = max(self.floor, self._relaxed() * self.scale)
         return self._certificate(min(bound, self.incumbent), covered), self.better
 
     def _relaxed(self) -> float:
-        """A bound for spaces with too many columns: every block gets its own best state."""
-        self.pricer = Pricer(self.model)
-        self.columns = []
-        self.blocks = find_blocks(find_terms(self.pricer), self.columns)
-        least = self._least_of_blocks()
-        total = max(float(least.sum()), least_step_s(self.model))
-        bounds = least.copy()
-        for i in sorted(range(len(self.blocks)), key=lambda i: -least[i]):
-            block = self.blocks[i]
+        """A bound for spaces with too many placements: every block gets its own best state."""
+        work = Work()
+        blocks = find_blocks(self.model.graph, [], work)
+        bounds = self._least_of_blocks(blocks)
+        for i in sorted(range(len(blocks)), key=lambda i: -bounds[i]):
+            block = blocks[i]
+            if work.cells > MOST_CELLS_RELAXED:
+                break
             try:
-                if self.pricer.calls > MOST_CHOICES_RELAXED:
-                    break
-                block.use(find_columns(self.space, MOST_COLUMNS_OF_BLOCK, block.layouts))
-                if np.prod([len(c) for c in block.columns]) <= MOST_STATES_OF_BLOCK:
-                    bounds[i] = max(bounds[i], block.below(()).least)
+                block.use(find_axis_placements(self.space, MOST_OF_BLOCK, block.scope))
             except TooLarge:
                 continue
-        return max(total, float(bounds.sum()))
+            if np.prod([len(a) for a in block.axes]) <= MOST_STATES_OF_BLOCK:
+                bounds[i] = max(bounds[i], block.below(()).least)
+        return float(bounds.sum())
 
     def _certificate(self, bound: float, covered: float) -> Certificate:
         done = self.objective.evaluations - self.first
         return Certificate("gap", bound, float("inf"), done, covered).against(self.objective.best_s)
 
     def _first_axis(self) -> float:
-        """Bounds every column of the first axis, block by block, then descends into the rest."""
-        least = self._least_of_blocks()
-        count = len(self.columns[0])
+        """Bounds every placement of the first axis, block by block, then descends into the rest."""
+        least = self._least_of_blocks(self.blocks)
+        count = len(self.axes[0])
         bound = np.full(count, least.sum())
         alive = np.flatnonzero(self._may_fit((), np.arange(count)))
         self.floor = float(least.sum()) * self.scale
-        order = sorted(range(len(self.blocks)), key=lambda b: -self._weight(self.blocks[b]))
+        # Heavy blocks tell placements apart.
+        order = sorted(range(len(self.blocks)), key=lambda b: -self.blocks[b].replicated_s())
         for b in order:
-            distinct, number = self.blocks[b].distinct(())
-            seconds = np.zeros(len(distinct))
-            for n in np.unique(number[alive]).tolist():
-                seconds[n] = self._block_bound(self.blocks[b], (distinct[n],))
-            bound[alive] += seconds[number[alive]] - least[b]
+            block = self.blocks[b]
+            kind, seconds = block.kind[0], np.zeros(len(block.example[0]))
+            for k in np.unique(kind[alive]).tolist():
+                seconds[k] = self._block_bound(block, (k,))
+            bound[alive] += seconds[kind[alive]] - least[b]
             if not len(alive):
                 break
             self.floor = min(float(bound[alive].min()) * self.scale, self.incumbent)
             alive = alive[bound[alive] * self.scale < self.incumbent * (1 - SAME)]
         alive = alive[np.argsort(bound[alive], kind="stable")]
-        if len(self.columns) == 1:
+        if len(self.axes) == 1:
             self._finish((), alive, bound)
             return self.incumbent
-        for column in alive.tolist():
-            self.floor = min(float(bound[column]) * self.scale, self.incumbent)
-            if bound[column] * self.scale >= self.incumbent * (1 - SAME):
+        for first in alive.tolist():
+            self.floor = min(float(bound[first]) * self.scale, self.incumbent)
+            if bound[first] * self.scale >= self.incumbent * (1 - SAME):
                 break
-            self._descend((column,))
+            self._descend((first,))
         return self.incumbent
 
-    def _block_bound(self, block: Block, rows: tuple[tuple[int, ...], ...]) -> float:
-        if len(rows) == len(self.columns):
-            return block.exact(rows)
-        return block.below(rows).least
+    def _block_bound(self, block: Block, kinds: Kinds) -> float:
+        if len(kinds) == len(self.axes):
+            return block.exact(kinds)
+        return block.below(kinds).least
 
-    def _least_of_blocks(self) -> np.ndarray:
-        """[blocks] seconds that hold in every state, without looking at columns."""
-        least = least_class_s(self.model)
-        return np.array([
-            sum(least[t.op_class] for t in b.terms if t.op_class is not None) for b in self.blocks
-        ])  # fmt: skip
-
-    def _weight(self, block: Block) -> float:
-        """How much a block costs when nothing is split: heavy blocks tell columns apart."""
-        whole = tuple((WHOLE,) * len(block.layouts) for _ in self.columns)
-        return block.exact(whole)
+    def _least_of_blocks(self, blocks: Sequence[Block]) -> np.ndarray:
+        """[blocks] seconds that hold in every state, whatever the placements are."""
+        least = least_factor_s(self.model)
+        return np.array([least[block.factors].sum() for block in blocks])
 
     def _descend(self, chosen: tuple[int, ...]) -> None:
-        """Looks at all columns of the next axis, given one column of each earlier axis."""
+        """Looks at all placements of the next axis, given one of each earlier axis."""
         self.nodes += 1
         if self.nodes > self.limits.nodes:
             raise Spent
         axis = len(chosen)
-        total = np.full(len(self.columns[axis]), np.inf)
-        rows, seconds = self._promising([b.below(b.rows(chosen)) for b in self.blocks])
+        total = np.full(len(self.axes[axis]), np.inf)
+        rows, seconds = self._promising([b.below(b.kinds(chosen)) for b in self.blocks])
         total[rows] = seconds
         rows = rows[self._may_fit(chosen, rows)]
         rows = rows[np.argsort(total[rows], kind="stable")]
-        if axis + 1 == len(self.columns):
+        if axis + 1 == len(self.axes):
             self._finish(chosen, rows, total)
             return
-        for column in rows.tolist():
-            if total[column] * self.scale >= self.incumbent * (1 - SAME):
+        for number in rows.tolist():
+            if total[number] * self.scale >= self.incumbent * (1 - SAME):
                 break
-            self._descend((*chosen, column))
+            self._descend((*chosen, number))
 
-    def _promising(self, tables: list[Below]) -> tuple[np.ndarray, np.ndarray]:
-        """(columns that may be better than the best known, their bounds), block by block."""
+    def _promising(self, tables: list[Table]) -> tuple[np.ndarray, np.ndarray]:
+        """(placements that may be better than the best known, their bounds), block by block."""
         tables = sorted(tables, key=lambda t: -t.spread)  # telling ones first
         first, least = tables[0], sum(t.least for t in tables)
         enough = self.incumbent * (1 - SAME) / self.scale
         seconds = first.seconds + (least - first.least)
-        rows = np.flatnonzero((seconds < enough)[first.number])
-        total = seconds[first.number[rows]]
+        rows = np.flatnonzero((seconds < enough)[first.kind])
+        total = seconds[first.kind[rows]]
         for t in tables[1:]:
             if not len(rows) or not t.spread:
                 break
-            total = total + (t.seconds[t.number[rows]] - t.least)
+            total = total + (t.seconds[t.kind[rows]] - t.least)
             keep = total < enough
             rows, total = rows[keep], total[keep]
         return rows, total
@@ -234,22 +230,22 @@ class _Proof:
         model, sizes = self.model, self.model.mesh.sizes
         held = self.full_bytes.copy()
         earlier: list[tuple[int, ...]] = [()] * len(held)
-        for axis, column in enumerate(chosen):
-            taken = _at(self.columns[axis], earlier, np.array([column]))[0]
+        for axis, number in enumerate(chosen):
+            taken = _at(self.axes[axis], earlier, np.array([number]))[0]
             held = np.where(taken == WHOLE, held, held / sizes[axis])
             earlier = [(*e, int(p)) for e, p in zip(earlier, taken, strict=True)]
         axis = len(chosen)
         later = float(np.prod(sizes[axis + 1 :]))
         out = []
         for part in np.array_split(rows, max(1, len(rows) // 2048)):
-            placed = _at(self.columns[axis], earlier, part)
+            placed = _at(self.axes[axis], earlier, part)
             local = np.where(placed == WHOLE, held, held / sizes[axis]) / later
             out.append((local @ model.points.live.T).max(1) <= self.objective.memory)
         return np.concatenate(out)
 
     def _finish(self, chosen: tuple[int, ...], rows: np.ndarray, total: np.ndarray) -> None:
         """Evaluates the states of the last axis, best bound first, until none can be better."""
-        head = tuple(c.list_of(j) for c, j in zip(self.columns, chosen, strict=False))
+        head = tuple(a.list_of(j) for a, j in zip(self.axes, chosen, strict=False))
         for at in range(0, len(rows), BATCH):
             part = [j for j in rows[at : at + BATCH].tolist()
                     if total[j] * self.scale < self.incumbent * (1 - SAME)]  # fmt: skip
@@ -258,12 +254,12 @@ class _Proof:
             if self.objective.evaluations - self.first > self.limits.evaluations:
                 raise Spent
             before = self.objective.best_s
-            self.objective([(*head, self.columns[-1].list_of(j)) for j in part])
+            self.objective([(*head, self.axes[-1].list_of(j)) for j in part])
             if self.objective.best_s < before:
                 self.better = self.objective.best
 
 
-def _at(columns: Columns, earlier: list[tuple[int, ...]], rows: np.ndarray) -> np.ndarray:
-    """[rows, layouts] placements, each layout in its situation."""
-    variants = [known[e] for known, e in zip(columns.variant, earlier, strict=True)]
-    return columns.table[rows][:, variants]
+def _at(axis: AxisPlacements, earlier: list[tuple[int, ...]], rows: np.ndarray) -> np.ndarray:
+    """[rows, layouts] the atoms of each layout in its situation."""
+    columns = [known[e] for known, e in zip(axis.column, earlier, strict=True)]
+    return axis.table[rows][:, columns]

@@ -31,7 +31,8 @@ class Budget:
     """How much a search may do, in work and not in time: a seed gives one plan everywhere."""
 
     evaluations: int = 3000
-    patience: int = 1200  # evaluations without improvement after which a search ends
+    patience: int = 600  # evaluations without improvement after which a search ends
+    cells: int = 60_000  # of the factor graph that best responses may look at
 
 
 class Objective:
@@ -57,8 +58,6 @@ class Objective:
         self._key_of: dict[State, bytes] = {}
         self._by_key: dict[bytes, float] = {}  # by placements: many lists mean the same
         self._progress, self._start = progress, time.monotonic()
-        # Told the states that are evaluated, and the seconds of the parts of each.
-        self.watch: Callable[[Sequence[State], np.ndarray], None] | None = None
 
     def __call__(self, states: Sequence[State]) -> np.ndarray:
         """[B] objectives; new states are evaluated in one batch."""
@@ -133,8 +132,6 @@ class Objective:
         """Remembers the costs of new states."""
         values = self.penalised(costs)
         self.evaluations += len(states)
-        if self.watch is not None:
-            self.watch(states, costs.parts)
         self._by_key.update(zip(keys, values.tolist(), strict=True))
         low = int(np.argmin(costs.peak_bytes))
         if self.smallest is None or costs.peak_bytes[low] < self.smallest[0]:

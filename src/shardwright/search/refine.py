@@ -11,8 +11,8 @@ from shardwright.cost.model import CostModel
 from shardwright.program.ties import CONSTS, Tie
 from shardwright.program.types import LITERAL
 from shardwright.search.objective import Budget, Objective
-from shardwright.search.space import Action, Space
-from shardwright.spmd.decisions import EVERYTHING, UPDATES, Entry, State
+from shardwright.search.space import Space
+from shardwright.spmd.decisions import AxisList, State
 from shardwright.spmd.layout import WHOLE, Placement
 
 # Parts of a step. An override must save this much: each one makes a plan harder to read.
@@ -35,39 +35,28 @@ def refine(space: Space, objective: Objective, state: State, budget: Budget) -> 
 
 
 def neighbours(space: Space, state: State) -> Iterator[State]:
-    """States one change away: insert, remove, replace, swap, move, flip bits, change scope."""
+    """States of the space one change away: insert, remove, replace, move, exchange whole lists."""
     for axis in space.axes:
         fixed = len(space.root[axis])
         entries = state[axis]
         options = [a.entry for a in space.actions if a.axis == axis]
-        listed = {e.group for e in entries}
-
-        def with_list(new: tuple[Entry, ...], axis: int = axis) -> State:
-            return (*state[:axis], new, *state[axis + 1 :])
-
+        lists: list[AxisList] = []
         for i in range(fixed, len(entries)):
             rest = entries[:i] + entries[i + 1 :]
-            yield with_list(rest)
-            for j in range(fixed, len(rest) + 1):  # move, which includes swaps of neighbours
-                if j != i:
-                    yield with_list((*rest[:j], entries[i], *rest[j:]))
-            for e in options:
-                if e.group not in listed or (e.group == entries[i].group and e != entries[i]):
-                    yield with_list((*entries[:i], e, *entries[i + 1 :]))
-        for e in options:
-            if e.group not in listed:
-                for i in range(fixed, len(entries) + 1):
-                    if e.scope == EVERYTHING or i == len(entries):
-                        yield with_list((*entries[:i], e, *entries[i:]))
-    free = [a for a in space.axes if not space.root[a]]
-    allowed = set(space.actions)
-    for order in permutations(free):  # lists change places
-        if order != tuple(free):
-            swapped = list(state)
-            for to, source in zip(free, order, strict=True):
-                swapped[to] = state[source]
-            if all(Action(a, e) in allowed or e.scope == UPDATES for a in free for e in swapped[a]):
-                yield tuple(swapped)
+            lists.append(rest)
+            lists += [(*rest[:j], entries[i], *rest[j:]) for j in range(fixed, len(entries))]
+            lists += [(*entries[:i], e, *entries[i + 1 :]) for e in options]
+        for i in range(fixed, len(entries) + 1):
+            lists += [(*entries[:i], e, *entries[i:]) for e in options]
+        for changed in dict.fromkeys(lists):
+            if changed != entries and space.allows(axis, changed):
+                yield (*state[:axis], changed, *state[axis + 1 :])
+    for order in permutations(space.axes):
+        exchanged = list(state)
+        for to, source in zip(space.axes, order, strict=True):
+            exchanged[to] = state[source]
+        if order != space.axes and space.contains(tuple(exchanged)):
+            yield tuple(exchanged)
 
 
 def refine_layouts(

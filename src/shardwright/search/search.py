@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-
-import numpy as np
 
 from shardwright.cost.cost import Cost
 from shardwright.cost.model import CostModel
 from shardwright.search.baselines import baselines
+from shardwright.search.blocks import Spent
 from shardwright.search.exact import Certificate, certify
-from shardwright.search.mcts import TreeSearch
+from shardwright.search.mcts import tree_search
 from shardwright.search.objective import OVER_MEMORY_S, Budget, Objective, Progress
 from shardwright.search.overflow import no_plan_fits
 from shardwright.search.refine import kept_copies, refine, refine_layouts
+from shardwright.search.respond import Responses
 from shardwright.search.roles import find_roles
 from shardwright.search.schedule import Schedule, plan_schedule
 from shardwright.search.space import Space
@@ -28,9 +28,10 @@ from shardwright.spmd.decisions import Decisions, Placement, State
 EVALUATIONS_PER_S = 1000
 DEFAULT_SECONDS = 3.0
 NEARLY = 0.1  # a gap that a better answer may close: it is proven once more
-REFINED = 3  # good states that are refined, each of its kind
-# Good states whose single layouts are looked at; refined first; refined if that brings something.
-SCREENED, FIRST, APART = 256, 2, 8
+STARTS = 8  # good states from which best responses start
+# Of refining single layouts: states that are looked at with copies kept, the share of the cells
+# that best responses may take there, and the states of either kind that are refined.
+SCREENED, RESPONSES_GIVEN, FIRST = 256, 0.5, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,10 @@ def _no_cycle_collection() -> Iterator[None]:
 def _budget(seconds: float | None) -> Budget:
     wanted = DEFAULT_SECONDS if seconds is None else float(seconds)
     evaluations = max(200, int(wanted * EVALUATIONS_PER_S))
-    return Budget(evaluations=evaluations, patience=max(200, evaluations * 2 // 5))
+    return Budget(
+        evaluations=evaluations, patience=max(200, evaluations // 5),
+        cells=Budget.cells * evaluations // Budget.evaluations,
+    )  # fmt: skip
 
 
 class _Run:
@@ -112,11 +116,13 @@ class _Run:
         self.space, self.objective, self.budget = space, objective, budget
         self.seed, self.schedule, self.context, self.tactics = seed, schedule, context, tactics
         self.named: dict[str, State | NotApplicable] = {}
+        self.seeds: list[State] = []  # of strategies
         self.state: State = space.root
         self.overrides: dict[int, Placement] = {}
         self.certificate = Certificate.none()
         self.how: list[str] = []
         self.interrupted = False
+        self.responses = Responses(space, objective, budget.cells)
 
     def all_stages(self, exact: bool) -> None:
         objective, space = self.objective, self.space
@@ -125,16 +131,17 @@ class _Run:
         self.named = baselines(self.context, self.schedule.pins, self.schedule.allowed)
         named = [s for s in self.named.values() if not isinstance(s, NotApplicable)]
         seeds = [s for s in named if self.schedule.any_strategy or space.contains(s)]
+        self.seeds = seeds or [space.root]
         if seeds:
             values = objective(seeds)
             best = min(range(len(seeds)), key=lambda i: (values[i], i))
             self._note(f"best of {len(seeds)} strategies", float(values[best]))
         if exact:
-            self._refine(seeds or [space.root])
+            self._refine(self.seeds)
             self._prove()
         if space.actions and self.certificate.kind != "optimal":
             known_s = objective.best_s
-            self._tree_search(seeds)
+            self._tree_search()
             near = self.certificate.counted and self.certificate.gap < NEARLY
             if near and objective.best_s < known_s:
                 self._prove()
@@ -144,12 +151,12 @@ class _Run:
             objective.stage = "single layouts"
             self._refine_layouts()
 
-    def _tree_search(self, seeds: Sequence[State]) -> None:
+    def _tree_search(self) -> None:
         self.objective.stage = "tree search"
-        tree = TreeSearch(self.space, self.objective, seed=self.seed, seeds=seeds)
-        tree.run(self.budget)
+        with suppress(Spent):
+            tree_search(self.responses, self.budget, seed=self.seed)
         self._note("tree search", self.objective.best_s)
-        self._refine(tree.best())
+        self._refine(self.objective.ranked(STARTS))
 
     def _refine(self, states: Sequence[State]) -> None:
         """Changes the best few of these states, entry by entry."""
@@ -158,8 +165,13 @@ class _Run:
         best: dict[bytes, State] = {}  # by placements: many lists mean the same
         for i in sorted(range(len(states)), key=lambda i: (values[i], i)):
             best.setdefault(self.objective.key(states[i]), states[i])
-        for state in list(best.values())[:REFINED]:
-            refine(self.space, self.objective, state, self.budget)
+        with suppress(Spent):
+            for state in list(best.values())[:STARTS]:
+                chosen = self.responses.chosen(state)
+                if chosen is not None:
+                    self.responses.descend(chosen, self.space.axes)
+        assert self.objective.best is not None
+        refine(self.space, self.objective, self.objective.best, self.budget)
         self._note("refinement", self.objective.best_s)
 
     def _prove(self) -> None:
@@ -174,27 +186,40 @@ class _Run:
         self._note(str(self.certificate.against(objective.best_s)), objective.best_s)
 
     def _refine_layouts(self) -> None:
-        """Takes the state that is best once single layouts are stored in another way."""
-        objective, budget = self.objective, self.budget
-        states = objective.ranked(SCREENED)
+        """Takes the state that is best once single layouts are stored in another way.
+
+        Starts from the best states as they are, and from those that are best where every copy of
+        an argument is kept whole: gathered once, weights may be split in other ways.
+        """
+        objective, best_s = self.objective, self.objective.best_s
         copies = kept_copies(objective.model)
-        kept = objective.given(copies)(states)
-        plain = objective(states)
-        order = np.argsort(np.minimum(plain, kept), kind="stable").tolist()
-        best_s = objective.best_s
-        for i, n in enumerate(order[:APART]):
-            if i == FIRST and not self.overrides:
-                break  # nothing to gain here
-            start = copies if kept[n] < plain[n] else {}
-            overrides, value = refine_layouts(objective, states[n], start)
+        kept = self._respond_given(copies)
+        for state in dict.fromkeys([*objective.ranked(FIRST), *kept.ranked(FIRST)]):
+            start = copies if kept([state])[0] < objective([state])[0] else {}
+            overrides, value = refine_layouts(objective, state, start)
             if value < best_s:
-                best_s, self.state, self.overrides = value, states[n], overrides
+                best_s, self.state, self.overrides = value, state, overrides
         if self.overrides:  # what is around the best, given its overrides?
-            around = refine(self.space, objective.given(self.overrides), self.state, budget)
+            given = objective.given(self.overrides)
+            around = refine(self.space, given, self.state, self.budget)
             overrides, value = refine_layouts(objective, around, self.overrides)
             if value < best_s:
                 best_s, self.state, self.overrides = value, around, overrides
             self._note(f"{len(self.overrides)} layouts overridden", best_s)
+
+    def _respond_given(self, overrides: Mapping[int, Placement]) -> Objective:
+        """The objective where these overrides hold, after best responses to good states."""
+        objective = self.objective.given(overrides)
+        objective([*self.seeds, *self.objective.ranked(SCREENED)])
+        responses = Responses(
+            self.space.given(overrides), objective, self.budget.cells * RESPONSES_GIVEN
+        )
+        with suppress(Spent):
+            for state in objective.ranked(STARTS):
+                chosen = responses.chosen(state)
+                if chosen is not None:
+                    responses.descend(chosen, self.space.axes)
+        return objective
 
     def _note(self, what: str, value: float) -> None:
         shown = "over memory" if value >= OVER_MEMORY_S else f"{value * 1e3:.4g} ms"

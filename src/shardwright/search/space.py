@@ -9,6 +9,7 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from shardwright.cost.model import CostModel
 from shardwright.spmd.decisions import (
     EVERYTHING,
     UPDATES,
+    AxisList,
     Decisions,
     Entry,
     Placement,
@@ -73,6 +75,12 @@ class Space:
         self.number = {action: i for i, action in enumerate(self.actions)}
         self.twins = symmetric_axes(model)
 
+    def given(self, overrides: Mapping[int, Placement]) -> Space:
+        """The space in which these overrides hold as well."""
+        other = copy(self)
+        other.overrides = {**overrides, **self.overrides}
+        return other
+
     def legal(self, state: State) -> list[int]:
         """Numbers of the actions that may follow."""
         return [i for i in range(len(self.actions)) if self.is_legal(state, i)]
@@ -92,19 +100,21 @@ class Space:
 
     def contains(self, state: State) -> bool:
         """Whether appends lead from the root to this state."""
+        return all(self.allows(axis, entries) for axis, entries in enumerate(state))
+
+    def allows(self, axis: int, entries: AxisList) -> bool:
+        """Whether appends lead to this list of an axis."""
+        fixed = self.root[axis]
+        rest = entries[len(fixed) :]
+        if entries[: len(fixed)] != fixed or len({e.group for e in entries}) < len(entries):
+            return False
+        late = [e.scope == UPDATES for e in rest]
         known = self.number
-        for axis, (entries, fixed) in enumerate(zip(state, self.root, strict=True)):
-            if entries[: len(fixed)] != fixed:
-                return False
-            rest = entries[len(fixed) :]
-            if len({e.group for e in entries}) != len(entries):
-                return False
-            if any(Action(axis, e) not in known for e in rest):
-                return False
-            late = [e.scope == UPDATES for e in rest]
-            if sum(late) > MAX_UPDATES or late != sorted(late):
-                return False
-        return True
+        return (
+            sum(late) <= MAX_UPDATES
+            and late == sorted(late)
+            and all(Action(axis, e) in known for e in rest)
+        )
 
     def decisions(self, states: Iterable[State]) -> list[Decisions]:
         """The states with the overrides that hold here."""

@@ -17,7 +17,7 @@ from shardwright.program.types import UserPin
 from shardwright.search.roles import find_roles
 from shardwright.search.tactics import Context, Pin, Tactic
 from shardwright.spmd.decisions import Entry, State, append, empty
-from shardwright.spmd.layout import WHOLE, Layout
+from shardwright.spmd.layout import NO_BIT, WHOLE, Layout
 
 Dims = tuple[tuple[int, ...], ...]  # axes per dim
 MOST_ADVISED = 64  # a larger axis is not advised
@@ -179,13 +179,11 @@ def listed(context: Context, wishes: Sequence[Wish]) -> State:
 def _resolved(context: Context, entry: Entry, wish: Wish) -> Entry:
     """The entry with its group's other resolution where the first unmet value of a wish has it."""
     model = context.model
-    sets = model.analysis.all_groups[wish.group].conflict_sets
     for v in wish.values:
         layout = model.layouts.table[int(model.layouts.of_value[v])]
         atom = next((a for a in layout.atoms if (a.group, a.dim) == (wish.group, wish.dim)), None)
-        if atom is not None and atom.bit in sets:
-            i = sets.index(atom.bit)
-            return entry._replace(bits=entry.bits & ~(1 << i) | atom.side << i)
+        if atom is not None and atom.bit != NO_BIT:
+            return entry._replace(bits=entry.bits & ~(1 << atom.bit) | atom.side << atom.bit)
     return entry
 
 

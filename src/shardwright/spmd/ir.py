@@ -14,7 +14,8 @@ from shardwright.program.ties import Tie
 from shardwright.program.types import LITERAL, Op, Program, format_type
 from shardwright.rules.rule import factor_names
 from shardwright.spmd.follow import Choice, Prices
-from shardwright.spmd.layout import WHOLE, Layout, Layouts, Placement
+from shardwright.spmd.layout import WHOLE, Layout, Placement
+from shardwright.spmd.layouts import Layouts
 from shardwright.spmd.moves import SLICE, Move
 from shardwright.spmd.opclass import NO_CLASS, OpClass, OpClasses
 from shardwright.spmd.sums import Reduction, Sum, find_sums, reduced_once
@@ -214,9 +215,9 @@ def reduction_of(given: Partitioned, one: Sum) -> Reduction | None:
         (given.classes.table[c], given.choices[c], leaf.order)
         for c, leaf in zip(numbers, one.leaves, strict=True)
     ]
-    witnesses = [given.choices[int(given.classes.of_op[i])] for i in one.witnesses(given.program)]
+    past = [given.choices[int(given.classes.of_op[i])] for i in one.hoisted_past(given.program)]
     layout = given.layouts.table[int(given.layouts.of_value[one.value])]
-    return reduced_once(parts, witnesses, layout.itemsize, given.prices)
+    return reduced_once(parts, past, layout.itemsize, given.prices)
 
 
 class _Adder(NamedTuple):

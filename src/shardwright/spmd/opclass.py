@@ -10,7 +10,8 @@ import numpy as np
 from shardwright.analysis.analysis import Analysis
 from shardwright.program.types import LITERAL, Op, Program
 from shardwright.rules.rule import NOTHING, PASS, PERMUTE, REPLICATE, Rule
-from shardwright.spmd.layout import Layout, Layouts, Placement
+from shardwright.spmd.layout import Layout, Placement
+from shardwright.spmd.layouts import Layouts
 
 
 class Slot(NamedTuple):

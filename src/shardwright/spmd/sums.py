@@ -37,8 +37,8 @@ class Sum(NamedTuple):
     leaves: tuple[Leaf, ...]
     loop: Loop | None = None  # over whose rounds it adds up
 
-    def witnesses(self, program: Program) -> tuple[int, ...]:
-        """Ops that must move nothing if the sum is to be reduced after its loop."""
+    def hoisted_past(self, program: Program) -> tuple[int, ...]:
+        """Ops that must move nothing, or the reduction cannot be hoisted out of its loop."""
         return (*self.loop, program.values[self.value].op) if self.loop else ()
 
 
@@ -155,7 +155,7 @@ def _then(first: Order, second: Order) -> Order:
 
 
 def reduced_once(
-    parts: Sequence[tuple[OpClass, Choice, Order]], witnesses: Sequence[Choice], itemsize: int,
+    parts: Sequence[tuple[OpClass, Choice, Order]], hoisted_past: Sequence[Choice], itemsize: int,
     prices: MovePrices,
 ) -> Reduction | None:  # fmt: skip
     """How a sum whose elements have this size is reduced, after the additions.
@@ -170,7 +170,8 @@ def reduced_once(
         return None
     own = op.results[0].layout.itemsize
     moves = [m._replace(bytes=m.bytes * itemsize // own) for m in first.result_moves[0]]
-    if witnesses and all(m.kind == ALL_REDUCE for m in moves) and all(map(_still, witnesses)):
+    whole = all(m.kind == ALL_REDUCE for m in moves)
+    if hoisted_past and whole and all(map(_moves_nothing, hoisted_past)):
         return Reduction(moves, True)
     apart_s = sum([choice.result_s[0] for _, choice, _ in parts])
     if len(parts) < 2 or sum(map(prices.move_s, moves)) > apart_s:
@@ -178,7 +179,7 @@ def reduced_once(
     return Reduction(moves, False)
 
 
-def _still(choice: Choice) -> bool:
+def _moves_nothing(choice: Choice) -> bool:
     """Whether an op moves nothing between devices."""
     routes = (*choice.operand_moves, *choice.result_moves, choice.exchanges)
     return not choice.partial and all(m.kind == SLICE for route in routes for m in route)

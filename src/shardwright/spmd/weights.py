@@ -1,39 +1,44 @@
 """How often each class counts in a step, and which movements several ops share.
 
 - One value moved the same way for several uses in one place (same region, same remat body, same
-  pass) is moved once: a *shared use*.
-- Partial sums that are only added up are reduced once, after the additions: a *sum*.
+  pass) is moved once: a *shared transfer*.
+- Partial sums that are only added up are reduced once, after the additions: a *deferred reduction*.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from shardwright.program.types import LITERAL, TOP, Program
-from shardwright.spmd.opclass import NO_CLASS, OpClass, OpClasses
+from shardwright.spmd.opclass import NO_CLASS, OpClasses
 from shardwright.spmd.sums import Order, find_sums
 
-Member = tuple[int, int]  # (op class, operand or result number)
+Use = tuple[int, int]  # (op class, operand)
 
 
 @dataclass(frozen=True, slots=True)
-class Together:
-    """Movements of several op classes that count as one where they are equal."""
+class SharedTransfer:
+    """One value that several ops use in one place: it is moved once for each way it is needed."""
 
-    members: tuple[Member, ...]
-    weight: float
-    layout: int  # of the value that moves
-    orders: tuple[Order, ...] = ()  # of a sum: for each leaf; members behind it are witnesses
-    after: float = 0.0  # the weight of a sum that is reduced after its loop
+    layout: int
+    uses: tuple[Use, ...]
+    weight: float  # times per step
 
-    def layouts(self, classes: Sequence[OpClass]) -> tuple[int, ...]:
-        """The layouts that decide what is moved."""
-        return tuple(sorted({i for c, _ in self.members for i in classes[c].key_layouts}))
+
+@dataclass(frozen=True, slots=True)
+class DeferredReduction:
+    """Partial results that are only added up: reduced once, after the additions."""
+
+    layout: int  # of what they add up to
+    leaves: tuple[tuple[int, Order], ...]  # (op class, order of its dims)
+    # Op classes that must move nothing, or the reduction cannot be hoisted out of its loop.
+    hoisted_past: tuple[int, ...]
+    weight: float  # times per step where the additions are
+    after_loop: float  # times per step once it is hoisted
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +49,8 @@ class Weights:
     exchanges: np.ndarray  # [classes] exchanges with neighbours
     operands: list[np.ndarray]  # [classes][operands] moves of operands not shared
     results: list[np.ndarray]  # [classes][results] moves of results not summed
-    shared: list[Together]
-    sums: list[Together]
+    shared: list[SharedTransfer]
+    deferred: list[DeferredReduction]
     region: list[float]  # [regions] runs per step, 0 for the lighter branches of a cond
 
 
@@ -55,7 +60,7 @@ def weigh(program: Program, classes: OpClasses, layout_of: np.ndarray) -> Weight
     compute, exchanges = np.zeros(len(classes.table)), np.zeros(len(classes.table))
     operands = [np.zeros(len(c.operands)) for c in classes.table]
     results = [np.zeros(len(c.results)) for c in classes.table]
-    uses: dict[tuple[int, int, int, bool], list[Member]] = defaultdict(list)
+    uses: dict[tuple[int, int, int, bool], list[Use]] = defaultdict(list)
     sums = find_sums(program)
     summed = {leaf.op for one in sums for leaf in one.leaves}
     of_op = classes.of_op.tolist()
@@ -72,32 +77,29 @@ def weigh(program: Program, classes: OpClasses, layout_of: np.ndarray) -> Weight
             if v != LITERAL:
                 uses[v, op.operand_region, op.remat, op.transposed].append((c, slot))
                 slot += 1
-    shared: dict[tuple[int, frozenset[Member]], float] = defaultdict(float)
-    for (v, at, _, _), members in uses.items():
-        distinct = frozenset(members)
+    shared: dict[tuple[int, tuple[Use, ...]], float] = defaultdict(float)
+    for (v, at, _, _), users in uses.items():
+        distinct = tuple(sorted(set(users)))
         if len(distinct) == 1:
-            c, slot = members[0]
+            c, slot = distinct[0]
             operands[c][slot] += runs[at]
         else:
             shared[int(layout_of[v]), distinct] += runs[at]
     added: dict[tuple[Any, ...], tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
     for one in sums:
         first, *rest = [(of_op[leaf.op], leaf.order) for leaf in one.leaves]
-        witnesses = tuple([of_op[i] for i in one.witnesses(program)])
-        key = (int(layout_of[one.value]), (first, *sorted(rest, key=str)), witnesses)
+        past = tuple([of_op[i] for i in one.hoisted_past(program)])
+        key = (int(layout_of[one.value]), (first, *sorted(rest, key=str)), past)
         home = program.regions[program.ops[one.leaves[0].op].region]
         inside, after = added[key]
         outside = runs[home.parent] if one.loop else 0.0
         added[key] = (inside + runs[home.index], after + outside)
     return Weights(
         compute, exchanges, operands, results,
-        [Together(tuple(sorted(m)), w, lay) for (lay, m), w in sorted(shared.items(), key=str)],
+        [SharedTransfer(*key, weight) for key, weight in sorted(shared.items())],
         [
-            Together(
-                tuple((c, 0) for c in (*[c for c, _ in parts], *witnesses)), inside, lay,
-                tuple(order for _, order in parts), after,
-            )
-            for (lay, parts, witnesses), (inside, after) in sorted(added.items(), key=str)
+            DeferredReduction(layout, leaves, past, weight, after)
+            for (layout, leaves, past), (weight, after) in sorted(added.items(), key=str)
         ],
         region,
     )  # fmt: skip

@@ -18,9 +18,11 @@ from shardwright.cost.model import CostModel
 from shardwright.cost.prices import DevicePrices
 from shardwright.cost.roofline import stream_s
 from shardwright.program.types import LITERAL, NO_OP, TOP
-from shardwright.spmd.decisions import UPDATES, AxisList, Decisions, State
+from shardwright.spmd.claim import claim
+from shardwright.spmd.decisions import Decisions, Placement
 from shardwright.spmd.follow import Choice, choose
-from shardwright.spmd.layout import WHOLE, Atom, Layout, Layouts, Placement, find_updates
+from shardwright.spmd.layout import NO_BIT, Atom, Layout
+from shardwright.spmd.layouts import Layouts, find_updates, resolution_bits
 from shardwright.spmd.opclass import NO_CLASS, fold_ops
 from shardwright.spmd.sums import Sum, find_rounds, find_sums, reduced_once
 from shardwright.spmd.weights import region_runs, region_weights
@@ -62,10 +64,9 @@ class Walk:
         """How each value is stored."""
         model, state = self.model, decisions.lists
         fixed = {**dict(decisions.overrides), **model.pins}
-        bits = [_bits(model.analysis, entries) for entries in state]
         out: list[Placement] = []
         for layout, folded in zip(self.layouts.table, model.layouts.of_value.tolist(), strict=True):
-            out.append(fixed.get(folded) or _claim(layout, state, bits, model.mesh.sizes))
+            out.append(fixed.get(folded) or claim(layout, state, model.mesh.sizes))
         return out
 
     def _choices(self, stored: Sequence[Placement]) -> list[Choice | None]:
@@ -133,9 +134,9 @@ class Walk:
             (self.ops.table[int(self.ops.of_op[leaf.op])], choice, leaf.order)
             for leaf in one.leaves if (choice := choices[leaf.op]) is not None
         ]  # fmt: skip
-        witnesses = [c for i in one.witnesses(self.program) if (c := choices[i]) is not None]
+        past = [c for i in one.hoisted_past(self.program) if (c := choices[i]) is not None]
         itemsize = self.layouts.table[one.value].itemsize
-        once = reduced_once(parts, witnesses, itemsize, self.model.prices)
+        once = reduced_once(parts, past, itemsize, self.model.prices)
         if once is None:
             return None
         seconds = sum(map(self.model.prices.move_s, once.moves))
@@ -186,10 +187,9 @@ class _Unfolded(Layouts):
 
     def __init__(self, analysis: Analysis, axis_sizes: Sequence[int]) -> None:
         program, names = analysis.program, analysis.color_table.values
-        self.axis_sizes = tuple(axis_sizes)
         decided = {
             (conflict.owner, dim, place): (bit, (i & 1) ^ flip)
-            for one, bit in zip(analysis.conflict_sets, analysis.set_group, strict=True)
+            for one, bit in zip(analysis.conflict_sets, resolution_bits(analysis), strict=True)
             for conflict, flip in zip(one.conflicts, one.flips, strict=True)
             if not conflict.is_op
             for i, (dim, place) in enumerate(conflict.places)
@@ -199,7 +199,7 @@ class _Unfolded(Layouts):
             names.owner.tolist(), names.dim.tolist(), names.place.tolist(), names.atom.tolist(),
             names.color.tolist(), strict=True,
         ):  # fmt: skip
-            bit, side = decided.get((owner, dim, place), (-1, 0))
+            bit, side = decided.get((owner, dim, place), (NO_BIT, 0))
             size = int(analysis.color_table.atom_size[atom])
             group = int(analysis.color_group[color])
             atoms[owner].append(Atom(dim, place, size, group, bit, side))
@@ -215,40 +215,3 @@ class _Unfolded(Layouts):
             for v in program.values
         ]  # fmt: skip
         self.geometry = list(range(len(self.table)))
-
-
-def _bits(analysis: Analysis, entries: AxisList) -> dict[int, int]:
-    """{group of conflict sets: the side this list chooses}"""
-    return {
-        k: entry.bits >> min(i, 30) & 1
-        for entry in entries
-        for i, k in enumerate(analysis.all_groups[entry.group].conflict_sets)
-    }
-
-
-def _claim(
-    layout: Layout, state: State, bits: Sequence[dict[int, int]], axis_sizes: Sequence[int]
-) -> Placement:
-    """First listed wins: each axis goes to the first group of its list that can take it."""
-    parts = [1] * len(layout.atoms)
-    out: list[int] = []
-    for entries, chosen, n in zip(state, bits, axis_sizes, strict=True):
-        taken = WHOLE
-        for entry in entries:
-            if entry.scope == UPDATES and not layout.update:
-                continue
-            candidates = [
-                j for j, a in enumerate(layout.atoms)
-                if a.group == entry.group and layout.can_split(j, parts, n)
-            ]  # fmt: skip
-            if candidates:  # of two dims of one group the resolution picks, then the first
-                taken = min(candidates, key=lambda j: _against(layout.atoms[j], chosen))
-                parts[taken] *= n
-                break
-        out.append(taken)
-    return tuple(out)
-
-
-def _against(atom: Atom, chosen: dict[int, int]) -> int:
-    """1 for an atom on the side that the resolution does not choose."""
-    return chosen.get(atom.bit, 0) ^ atom.side if atom.bit >= 0 else 0

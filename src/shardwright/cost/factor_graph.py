@@ -1,0 +1,270 @@
+"""The factor graph: a step's seconds as a sum of small tables, each over a few layouts.
+
+In the words of the literature this is a cost function network (a weighted constraint problem).
+Its variables are the layouts of a program, the values of a variable are its placements, and each
+*factor* is a cost function of the few layouts in its *scope*: what the op classes on these layouts
+cost to compute, what moves between them, and the traffic of fused work. A factor is a table with a
+cell for every combination of placements of its scope; a cell is priced when it is first looked at.
+
+Evaluating states, bounding them, responding to them and reporting them all read these tables; an
+address tells cells apart exactly, so that nothing rests on hashes being different.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from operator import mul
+from threading import Lock
+
+import numpy as np
+
+from shardwright.cost.prices import DevicePrices
+from shardwright.spmd.decisions import Placement
+from shardwright.spmd.follow import Choice, choose
+from shardwright.spmd.layout import WHOLE
+from shardwright.spmd.layouts import Layouts
+from shardwright.spmd.opclass import OpClass, OpClasses
+from shardwright.spmd.sums import reduced_once
+from shardwright.spmd.weights import DeferredReduction, SharedTransfer, Weights
+
+Cell = int | bytes  # the address of a cell
+NOT_PRICED = -1
+MOST_CELLS = 1 << 62  # of all tables that are addressed by numbers; a larger one is by bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """One summand of a step: it depends on how the layouts in its scope are stored alone."""
+
+    scope: tuple[int, ...]  # layouts, ascending
+    ops: tuple[OpClass, ...] = ()
+    shared: tuple[SharedTransfer, ...] = ()
+    deferred: tuple[DeferredReduction, ...] = ()
+    traffic: tuple[tuple[int, float], ...] = ()  # (layout, seconds per byte of one device's part)
+
+    def __str__(self) -> str:
+        terms = [str(op.rule) for op in self.ops]
+        terms += [f"shared transfer for {len(t.uses)} uses" for t in self.shared]
+        terms += [f"deferred reduction of {len(d.leaves)} results" for d in self.deferred]
+        terms += [f"traffic of {layout}" for layout, _ in self.traffic]
+        return f"{list(self.scope)}: {'; '.join(terms)}"
+
+
+def _wide_cell(factor: int, placements: np.ndarray) -> bytes:
+    """The address of a cell in a table that is too large for numbers."""
+    return factor.to_bytes(4, "little") + placements.astype(np.int8).tobytes()
+
+
+def find_factors(
+    classes: Sequence[OpClass], weights: Weights, traffic_s: np.ndarray
+) -> list[Factor]:
+    """All factors, one for each scope; the traffic of a layout goes to the first that sees it."""
+    scopes: dict[tuple[int, ...], dict[str, list[object]]] = {}
+
+    def add(layouts: Collection[int], kind: str, term: object) -> None:
+        scope = tuple(sorted(set(layouts)))
+        scopes.setdefault(scope, {}).setdefault(kind, []).append(term)
+
+    def seen(members: Sequence[int]) -> list[int]:
+        return [i for c in members for i in classes[c].key_layouts]
+
+    for op in classes:
+        add(op.key_layouts, "ops", op)
+    for transfer in weights.shared:
+        add(seen([c for c, _ in transfer.uses]), "shared", transfer)
+    for one in weights.deferred:
+        add(seen([*[c for c, _ in one.leaves], *one.hoisted_past]), "deferred", one)
+    first: dict[int, tuple[int, ...]] = {}
+    for scope in scopes:
+        for layout in scope:
+            first.setdefault(layout, scope)
+    for layout in np.flatnonzero(traffic_s).tolist():
+        scope = first.get(layout, (layout,))
+        term = (layout, float(traffic_s[layout]))
+        scopes.setdefault(scope, {}).setdefault("traffic", []).append(term)
+    return [
+        Factor(scope, **{kind: tuple(terms) for kind, terms in kinds.items()})  # type: ignore[arg-type]
+        for scope, kinds in scopes.items()
+    ]
+
+
+class FactorGraph:
+    """The factors of a program on a mesh, with the cells that were looked at."""
+
+    def __init__(
+        self, layouts: Layouts, classes: OpClasses, weights: Weights, prices: DevicePrices, *,
+        traffic_s: np.ndarray, entering: Collection[int],
+    ) -> None:  # fmt: skip
+        """`entering` are op classes of ties: one that moves a value copies it for its region."""
+        self.factors = find_factors(classes.table, weights, traffic_s)
+        self._layouts, self._classes = layouts, classes.table
+        self._prices, self._entering = prices, frozenset(entering)
+        self._weights = (  # by op class
+            weights.compute.tolist(), weights.exchanges.tolist(),
+            [w.tolist() for w in weights.operands], [w.tolist() for w in weights.results],
+        )  # fmt: skip
+        self._choices: dict[tuple[int, tuple[Placement, ...]], Choice] = {}
+        self.place_of = [(0, 0)] * len(classes.table)  # op class -> (factor, place in it)
+        for f, factor in enumerate(self.factors):
+            for i, op in enumerate(factor.ops):
+                self.place_of[op.index] = (f, i)
+        self._address_cells(len(prices.axis_sizes))
+        self._row_of: dict[Cell, int] = {}
+        self._growing = Lock()  # threads may share a graph
+        self.choices: list[tuple[Choice, ...]] = []  # [rows] of the factor's op classes
+        width = max((len(f.ops) for f in self.factors), default=0) or 1
+        self.compute_s, self.link_s = np.zeros(256), np.zeros(256)  # [rows]
+        self.temp_bytes = np.zeros((256, width))  # [rows, op classes] see Choice.temp_bytes
+
+    def __str__(self) -> str:
+        head = f"{len(self._layouts.table)} variables, {len(self.factors)} factors"
+        return "\n".join([head, *[f"  {factor}" for factor in self.factors]])
+
+    def _address_cells(self, axes: int) -> None:
+        """Gives every cell of every table a number of its own; the tables lie one after another."""
+        sizes = [(len(layout.atoms) + 1) ** axes for layout in self._layouts.table]
+        self._radix = np.array(  # [S, A] the placement of a layout as a number
+            [[(len(layout.atoms) + 1) ** a for a in range(axes)] for layout in self._layouts.table],
+            np.int64,
+        ).reshape(len(sizes), axes)
+        self._first = np.zeros(len(self.factors), np.int64)  # [F] the first cell
+        self._stride: list[np.ndarray] = []  # [F][scope]
+        self._wide: list[int] = []  # factors whose cells no number can tell apart
+        used = 1
+        for f, factor in enumerate(self.factors):
+            shape = [sizes[i] for i in factor.scope]
+            if used + prod(shape) > MOST_CELLS:
+                self._wide.append(f)
+                shape = [1] * len(shape)
+            steps = [prod(shape[:k]) for k in range(len(shape))]
+            self._first[f] = used
+            self._stride.append(np.array(steps, np.int64) * (f not in self._wide))
+            used += prod(shape)
+        self._flat = np.array([i for f in self.factors for i in f.scope], np.int64)
+        widths = np.array([len(f.scope) for f in self.factors], np.int64)
+        starts = np.cumsum(widths) - widths
+        self._starts = np.minimum(starts, max(len(self._flat) - 1, 0))
+        self._strides = np.concatenate([*self._stride, np.zeros(0, np.int64)])
+        self._constant = np.flatnonzero(widths == 0)
+
+    def rows(self, placements: np.ndarray) -> np.ndarray:
+        """[B, F] the row of every factor, given the placements [B, S, A] of all layouts."""
+        if not self.factors:
+            return np.zeros((len(placements), 0), np.int64)
+        numbers = ((placements - WHOLE) * self._radix).sum(2)  # [B, S]
+        if len(self._flat):
+            within = numbers[:, self._flat] * self._strides
+            cells = np.add.reduceat(within, self._starts, axis=1)
+            cells[:, self._constant] = 0
+            cells += self._first
+        else:
+            cells = np.repeat(self._first[None], len(placements), 0)
+        known = self._row_of
+        wanted = cells.ravel().tolist()
+        rows = np.array([known.get(cell, NOT_PRICED) for cell in wanted], np.int64)
+        rows = rows.reshape(cells.shape)
+        for f in self._wide:
+            scope = list(self.factors[f].scope)
+            rows[:, f] = [self._row(_wide_cell(f, at), f, at) for at in placements[:, scope]]
+        for b, f in np.argwhere(rows == NOT_PRICED).tolist():
+            at = placements[b, list(self.factors[f].scope)]
+            rows[b, f] = self._row(int(cells[b, f]), f, at)
+        return rows
+
+    def cells(self, factor: int, placements: np.ndarray) -> list[Cell]:
+        """[R] the cells of one factor, given placements [R, scope, A] of its scope."""
+        if factor in self._wide:
+            return [_wide_cell(factor, at) for at in placements]
+        radix = self._radix[list(self.factors[factor].scope)]
+        numbers = ((placements - WHOLE) * radix).sum(2)
+        cells: list[Cell] = (numbers @ self._stride[factor] + self._first[factor]).tolist()
+        return cells
+
+    def seconds(self, factor: int, cells: list[Cell], placements: np.ndarray) -> np.ndarray:
+        """[R] of one factor in these cells, which are those of the placements [R, scope, A]."""
+        rows = [self._row(cell, factor, at) for cell, at in zip(cells, placements, strict=True)]
+        seconds: np.ndarray = self.compute_s[rows] + self.link_s[rows]
+        return seconds
+
+    def _row(self, cell: Cell, factor: int, at: np.ndarray) -> int:
+        """The row of a cell, priced when it is looked at for the first time."""
+        row = self._row_of.get(cell)
+        if row is None:
+            with self._growing:
+                row = self._row_of.get(cell)
+                if row is None:
+                    row = self._row_of[cell] = self._price(factor, at)
+        return row
+
+    def _price(self, factor: int, at: np.ndarray) -> int:
+        """A new row: all that the factor's scope decides when it is stored like this."""
+        one, (compute_w, exchange_w, operand_w, result_w) = self.factors[factor], self._weights
+        stored = dict(zip(one.scope, map(tuple, at.tolist()), strict=True))
+        choices = tuple([self.choose(op, stored) for op in one.ops])
+        compute = link = 0.0
+        for op, choice in zip(one.ops, choices, strict=True):
+            compute += compute_w[op.index] * choice.compute_s
+            link += exchange_w[op.index] * choice.exchange_s
+            link += sum(map(mul, operand_w[op.index], choice.operand_s))
+            link += sum(map(mul, result_w[op.index], choice.result_s))
+        link += sum(self._shared_s(transfer, stored) for transfer in one.shared)
+        link += sum(self._deferred_s(reduction, stored) for reduction in one.deferred)
+        sizes = self._prices.axis_sizes
+        for layout, per_byte in one.traffic:
+            compute += self._layouts.table[layout].local_bytes(stored[layout], sizes) * per_byte
+        temps = [self._copies(op, c, stored) for op, c in zip(one.ops, choices, strict=True)]
+        row = len(self.choices)
+        self.choices.append(choices)
+        if row >= len(self.compute_s):
+            self.compute_s = np.concatenate([self.compute_s, np.zeros(row)])
+            self.link_s = np.concatenate([self.link_s, np.zeros(row)])
+            more = np.zeros((row, self.temp_bytes.shape[1]))
+            self.temp_bytes = np.concatenate([self.temp_bytes, more])
+        self.compute_s[row], self.link_s[row] = compute, link
+        self.temp_bytes[row, : len(temps)] = temps
+        return row
+
+    def choose(self, op: OpClass, stored: Mapping[int, Placement]) -> Choice:
+        """How a class is computed when its layouts are stored like this, worked out once."""
+        placed = tuple([stored[i] for i in op.key_layouts])
+        key = (op.index, placed)
+        known = self._choices.get(key)
+        if known is None:
+            known = self._choices[key] = choose(op, placed, self._prices)
+        return known
+
+    def _shared_s(self, transfer: SharedTransfer, stored: Mapping[int, Placement]) -> float:
+        """Every different way in which the value is needed is moved to once."""
+        if all(atom == WHOLE for atom in stored[transfer.layout]):  # slices are free
+            return 0.0
+        moved: dict[Placement, float] = {}
+        for c, slot in transfer.uses:
+            choice = self.choose(self._classes[c], stored)
+            moved[choice.needs[slot]] = choice.operand_s[slot]
+        return transfer.weight * sum(moved.values())
+
+    def _deferred_s(self, one: DeferredReduction, stored: Mapping[int, Placement]) -> float:
+        """Equal reductions happen once, after the additions."""
+        ops = [self._classes[c] for c, _ in one.leaves]
+        parts = [
+            (op, self.choose(op, stored), order)
+            for op, (_, order) in zip(ops, one.leaves, strict=True)
+        ]
+        past = [self.choose(self._classes[c], stored) for c in one.hoisted_past]
+        itemsize = self._layouts.table[one.layout].itemsize
+        once = reduced_once(parts, past, itemsize, self._prices)
+        if once is None:
+            return one.weight * sum(choice.result_s[0] for _, choice, _ in parts)
+        weight = one.after_loop if once.after_loop else one.weight
+        return weight * sum(map(self._prices.move_s, once.moves))
+
+    def _copies(self, op: OpClass, choice: Choice, stored: Mapping[int, Placement]) -> int:
+        """Bytes that exist besides operands and results while an op, or what a tie enters, runs."""
+        if op.index not in self._entering:
+            return choice.temp_bytes
+        if not (any(choice.operand_moves) or any(choice.result_moves)):
+            return 0
+        sizes = [self._prices.routes.bytes(slot, stored[slot.layout_index]) for slot in op.results]
+        return sum(map(self._prices.buffer_bytes, sizes))

@@ -1,0 +1,153 @@
+"""Blocks: factors on subsets of one another's scopes, tabulated over the placements of each axis.
+
+A block sees few layouts, so most placements of an axis look alike to it: they are of one *kind*.
+Its tables are over kinds, and small.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from shardwright.cost.factor_graph import Cell, FactorGraph
+from shardwright.search.axis_placements import AxisPlacements
+from shardwright.spmd.decisions import Placement
+from shardwright.spmd.layout import WHOLE
+
+Kinds = tuple[int, ...]  # for each of the first axes, or of all of them
+
+
+class Spent(Exception):
+    """A limit was reached."""
+
+
+class Work:
+    """Counts the cells of the factor graph that are looked at; raises Spent after `limit`."""
+
+    def __init__(self, limit: float = math.inf) -> None:
+        self._seen: set[Cell] = set()
+        self._limit = limit
+
+    @property
+    def cells(self) -> int:
+        return len(self._seen)
+
+    def spend(self, cells: Sequence[Cell]) -> None:
+        self._seen.update(cells)
+        if len(self._seen) > self._limit:
+            raise Spent
+
+
+class Table(NamedTuple):
+    """The seconds of a block for each kind of the next axis."""
+
+    kind: np.ndarray  # [placements of the axis]
+    seconds: np.ndarray  # [kinds]
+    least: float
+    spread: float  # what the axis can change
+
+
+class Block:
+    """Some factors whose scopes lie within one."""
+
+    def __init__(
+        self, graph: FactorGraph, work: Work, scope: tuple[int, ...], factors: list[int],
+        axes: Sequence[AxisPlacements],
+    ) -> None:  # fmt: skip
+        self.scope, self.factors = scope, factors
+        self._graph, self._work = graph, work
+        self._within = [[scope.index(i) for i in graph.factors[f].scope] for f in factors]
+        self.use(axes)
+
+    def use(self, axes: Sequence[AxisPlacements]) -> None:
+        """Tabulates over these placements from now on."""
+        self.axes = axes
+        found = [a.kinds(self.scope) for a in axes]
+        self.kind = [kind for kind, _ in found]  # [axes][placements]
+        self.example = [first.tolist() for _, first in found]  # [axes][kinds] a placement
+        self._placed: dict[Kinds, tuple[Placement, ...]] = {(): ((),) * len(self.scope)}
+        self._below: dict[Kinds, Table] = {}
+        self._responses: dict[tuple[int, Kinds], np.ndarray] = {}
+
+    def kinds(self, chosen: Sequence[int]) -> Kinds:
+        """The kinds of one placement of each of the first axes."""
+        return tuple([int(kind[n]) for kind, n in zip(self.kind, chosen, strict=False)])
+
+    def placed(self, kinds: Kinds) -> tuple[Placement, ...]:
+        """[scope] the placements on the first axes."""
+        known = self._placed.get(kinds)
+        if known is None:
+            axis = self.axes[len(kinds) - 1]
+            row = axis.table[self.example[len(kinds) - 1][kinds[-1]]]
+            before = self.placed(kinds[:-1])
+            columns = [axis.column[i] for i in self.scope]
+            known = self._placed[kinds] = tuple(
+                [(*p, int(row[c[p]])) for p, c in zip(before, columns, strict=True)]
+            )
+        return known
+
+    def below(self, earlier: Kinds) -> Table:
+        """The least seconds for each kind of the next axis, given those of the axes before it.
+
+        On the last axis the seconds are exact; before, the least of all that may follow.
+        """
+        known = self._below.get(earlier)
+        if known is None:
+            axis = len(earlier)
+            if axis + 1 == len(self.axes):
+                seconds = self.response(axis, earlier)
+            else:
+                count = len(self.example[axis])
+                seconds = np.array([self.below((*earlier, k)).least for k in range(count)])
+            least = float(seconds.min())
+            spread = float(seconds.max()) - least
+            known = self._below[earlier] = Table(self.kind[axis], seconds, least, spread)
+        return known
+
+    def response(self, axis: int, others: Kinds) -> np.ndarray:
+        """[kinds] exact seconds for each kind of one axis, given the kinds of all others."""
+        known = self._responses.get((axis, others))
+        if known is None:
+            head, tail = others[:axis], others[axis:]
+            states = [self.placed((*head, k, *tail)) for k in range(len(self.example[axis]))]
+            known = self._responses[axis, others] = self._seconds(states)
+        return known
+
+    def exact(self, kinds: Kinds) -> float:
+        """Seconds when the kinds of all axes are given."""
+        return float(self._seconds([self.placed(kinds)])[0])
+
+    def replicated_s(self) -> float:
+        """Seconds when nothing is split."""
+        whole = (WHOLE,) * len(self.axes)
+        return float(self._seconds([(whole,) * len(self.scope)])[0])
+
+    def _seconds(self, states: Sequence[tuple[Placement, ...]]) -> np.ndarray:
+        """[states] given the placements of the scope."""
+        shape = (len(states), len(self.scope), -1)
+        placements = np.array(states, np.int64).reshape(shape) if self.scope else None
+        total = np.zeros(len(states))
+        for f, within in zip(self.factors, self._within, strict=True):
+            seen = np.zeros((len(states), 0, 0)) if placements is None else placements[:, within]
+            cells = self._graph.cells(f, seen)
+            self._work.spend(cells)
+            total += self._graph.seconds(f, cells, seen)
+        return total
+
+
+def find_blocks(graph: FactorGraph, axes: Sequence[AxisPlacements], work: Work) -> list[Block]:
+    """Blocks that cover all factors: each joins the smallest scope that holds its own."""
+    order = sorted(
+        range(len(graph.factors)),
+        key=lambda f: (-len(graph.factors[f].scope), graph.factors[f].scope),
+    )
+    within: dict[tuple[int, ...], list[int]] = {}
+    for f in order:
+        scope = graph.factors[f].scope
+        above = [root for root in within if set(scope) <= set(root)]
+        root = min(above, key=lambda r: (len(r), r), default=scope)
+        within.setdefault(root, []).append(f)
+    return [Block(graph, work, root, factors, axes) for root, factors in within.items()]

@@ -1,0 +1,129 @@
+"""Values with equal dims fold into layouts: all values of a layout are stored alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from shardwright.analysis.analysis import Analysis
+from shardwright.program.ties import CARRIES, Tie
+from shardwright.program.types import LITERAL, NO_OP, Program
+from shardwright.rules.rule import MATRIX
+from shardwright.spmd.claim import Claims
+from shardwright.spmd.decisions import Placement, State
+from shardwright.spmd.layout import NO_BIT, WHOLE, Atom, Layout
+
+MOST_BITS = 30  # that a resolution tells apart; conflicts behind them share the last
+
+
+class Layouts:
+    """All layouts of a program, and the layout of each value."""
+
+    def __init__(
+        self, analysis: Analysis, axis_sizes: Sequence[int],
+        pinned: Mapping[int, Sequence[Sequence[int]]] | None = None,
+    ) -> None:  # fmt: skip
+        """`pinned` maps a value to the axes that split each of its dims, whatever the lists say."""
+        self.table, self.of_value = _fold(analysis, len(axis_sizes), pinned or {})
+        number: dict[Layout, int] = {}
+        self.geometry = [number.setdefault(lay.geometry, len(number)) for lay in self.table]
+        self._claims = Claims(self.table, len(analysis.all_groups), axis_sizes)
+
+    def place(self, states: Sequence[State]) -> tuple[np.ndarray, np.ndarray]:
+        """(placements [B, S, A], local bytes [B, S]) of every layout in every state."""
+        return self._claims.place(states)
+
+
+def resolution_bits(analysis: Analysis) -> list[int]:
+    """[conflict sets] the bit of its group's resolution that decides each."""
+    position = {
+        k: min(i, MOST_BITS)
+        for group in analysis.all_groups for i, k in enumerate(group.conflict_sets)
+    }  # fmt: skip
+    return [position[k] for k in analysis.set_group]
+
+
+def _fold(
+    analysis: Analysis, axes: int, pinned: Mapping[int, Sequence[Sequence[int]]]
+) -> tuple[list[Layout], np.ndarray]:
+    """The distinct layouts and the layout of each value."""
+    program, names = analysis.program, analysis.color_table.values
+    bits = resolution_bits(analysis)
+    decided: dict[tuple[int, int, int], tuple[int, int]] = {}
+    for conflict_set, bit in zip(analysis.conflict_sets, bits, strict=True):
+        for conflict, flip in zip(conflict_set.conflicts, conflict_set.flips, strict=True):
+            if not conflict.is_op:
+                for i, (dim, place) in enumerate(conflict.places):
+                    decided[conflict.owner, dim, place] = (bit, (i & 1) ^ flip)
+    border = {*program.inputs, *program.consts, *program.outputs}
+    update, numbers = find_updates(program), program.numbers()
+    start = np.searchsorted(names.owner, np.arange(len(program.values) + 1))
+    dims, places = names.dim.tolist(), names.place.tolist()
+    sizes = analysis.color_table.atom_size[names.atom].tolist()
+    groups = analysis.color_group[names.color].tolist()
+    index: dict[Layout, int] = {}
+    cache: dict[tuple[object, ...], int] = {}
+    of_value = np.zeros(len(program.values), np.int64)
+    for v in program.values:
+        low, high = int(start[v.index]), int(start[v.index + 1])
+        edge, late = v.index in border, update[v.index]
+        baked_in = v.op == NO_OP and v.path is None
+        from_numbers = numbers[v.index]
+        key: tuple[object, ...] = (
+            id(v.type), edge, late, baked_in, from_numbers, pinned.get(v.index),
+            *groups[low:high], *sizes[low:high],
+            *[decided.get((v.index, dims[r], places[r])) for r in range(low, high)],
+        )  # fmt: skip
+        known = cache.get(key)
+        if known is None:
+            atoms = tuple(
+                Atom(
+                    dims[r], places[r], sizes[r], groups[r],
+                    *decided.get((v.index, dims[r], places[r]), (NO_BIT, 0)),
+                )
+                for r in range(low, high)
+            )  # fmt: skip
+            itemsize = getattr(v.type.dtype, "itemsize", 4)
+            units = 0 if 0 in v.type.shape else 1
+            layout = Layout(atoms, itemsize, units, edge, late, made_up=from_numbers)
+            if v.index in pinned:
+                layout = layout._replace(pinned=_pinned(layout, axes, pinned[v.index]))
+            elif baked_in:  # an array in the program text is on every device whole
+                layout = layout._replace(pinned=(WHOLE,) * axes)
+            known = cache[key] = index.setdefault(layout, len(index))
+        of_value[v.index] = known
+    return list(index), of_value
+
+
+def _pinned(layout: Layout, axes: int, dims: Sequence[Sequence[int]]) -> Placement:
+    """The placement with these axes on each dim; several axes fill a dim's atoms in order."""
+    placement = [WHOLE] * axes
+    for d, on in enumerate(dims):
+        atoms = [j for j, a in enumerate(layout.atoms) if a.dim == d]
+        for i, axis in enumerate(on):
+            if atoms:
+                placement[axis] = atoms[min(i, len(atoms) - 1)]
+    return tuple(placement)
+
+
+def find_updates(program: Program) -> list[bool]:
+    """For each value, whether it never feeds a contraction: gradients, moments, new weights.
+
+    A result that takes the place of a donated input is stored as that input is; a loop stores
+    what it hands on as what it got, in its condition and after its last round too.
+    """
+    feeds = [False] * (len(program.values) + 1)  # the last entry stands for literals
+    before: list[bool] = []
+    while feeds != before:  # what a loop hands to its next round comes back to its first op
+        before = list(feeds)
+        for op in reversed(program.ops):
+            read = op.operands if op.tie in CARRIES else ()
+            if op.rule.unit == MATRIX or any(feeds[v] for v in (*op.results, *read)):
+                alike = op.results if op.tie in (Tie.WHILE_INIT, *CARRIES) else ()
+                for v in (*op.operands, *alike):
+                    feeds[v] = True
+        feeds[LITERAL] = False
+    for position, source in program.aliases.items():
+        feeds[program.outputs[position]] = feeds[source]
+    return [not f for f in feeds[:-1]]
