@@ -24,7 +24,8 @@ import jax
 
 from shardwright.analysis import analyze_program
 from shardwright.program.arguments import sign
-from shardwright.program.tracing import build, trace_jaxpr
+from shardwright.program.build import build
+from shardwright.program.tracing import trace_jaxpr
 from shardwright.zoo import transformer
 
 DEPTHS = (8, 20, 80)
@@ -38,7 +39,7 @@ class Times:
     """CPU seconds of each stage at one depth."""
 
     layers: int
-    equations: int
+    ops: int
     make_jaxpr_s: float
     build_s: float
     analysis_s: float
@@ -53,7 +54,7 @@ class Times:
 
     def __str__(self) -> str:
         return (
-            f"{self.layers:6d} {self.equations:10,d} {self.make_jaxpr_s:11.2f}"
+            f"{self.layers:6d} {self.ops:10,d} {self.make_jaxpr_s:11.2f}"
             f" {self.build_s:8.2f} {self.build_ratio:6.2f}"
             f" {self.analysis_s:10.2f} {self.analysis_ratio:6.2f}"
         )
@@ -70,12 +71,11 @@ def _timed(stage: Callable[[], Any]) -> tuple[float, Any]:
 def measure(layers: int, repeats: int) -> Times:
     """The times of one depth."""
     runs = [_measure_once(layers) for _ in range(repeats)]
-    equations = runs[0][0]
-    return Times(layers, equations, *(min(run[i] for run in runs) for i in (1, 2, 3)))
+    return Times(layers, runs[0][0], *(min(run[i] for run in runs) for i in (1, 2, 3)))
 
 
 def _measure_once(layers: int) -> tuple[int, float, float, float]:
-    """(equations, seconds of make_jaxpr, of build, of the analysis) of a function made anew.
+    """(ops, seconds of make_jaxpr, of build, of the analysis) of a function made anew.
 
     JAX has not traced this function before, but has traced the parts of jax.numpy that it calls:
     make_jaxpr is as fast as it can be.
@@ -87,7 +87,7 @@ def _measure_once(layers: int) -> tuple[int, float, float, float]:
     closed = trace_jaxpr(example.fn, signature, signature.leaves(args, {}))
     build_s, program = _timed(lambda: build(closed, signature))
     analysis_s, _ = _timed(lambda: analyze_program(program))
-    return program.walk_length, jaxpr_s, build_s, analysis_s
+    return len(program.ops), jaxpr_s, build_s, analysis_s
 
 
 def promises(times: Sequence[Times]) -> list[str]:
@@ -114,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args(argv)
     measure(2, 1)  # imports and first uses
-    print("layers  equations  make_jaxpr    build  ratio   analysis  ratio")
+    print("layers        ops  make_jaxpr    build  ratio   analysis  ratio")
     times = []
     for layers in options.depths:
         times.append(measure(layers, options.repeats))

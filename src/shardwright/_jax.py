@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
@@ -31,11 +32,12 @@ def frames(source_info: Any) -> Iterator[Frame]:
         yield Frame(frame.file_name, frame.start_line, frame.function_name)
 
 
-def is_transposed(source_info: Any) -> bool:
-    """Whether an equation belongs to a backward pass."""
+@lru_cache(maxsize=4096)
+def is_transposed(name_stack: Any) -> bool:
+    """Whether an equation with this name stack belongs to a backward pass."""
     return any(
         isinstance(part, source_info_util.Transform) and part.name == "transpose"
-        for part in source_info.name_stack.stack
+        for part in name_stack.stack
     )
 
 

@@ -20,13 +20,15 @@ from shardwright.cost.cost import Cost
 from shardwright.cost.devices import Device
 from shardwright.cost.model import CostModel, model_ir
 from shardwright.errors import ShardwrightError
-from shardwright.lowering.apply import check_types
 from shardwright.lowering.jit import PlannedFunction, as_set, jax_mesh, sharding
-from shardwright.lowering.steps import Steps, make_steps, partition_spec
+from shardwright.lowering.specs import partition_spec
+from shardwright.lowering.steps import Steps, make_steps
+from shardwright.lowering.unchanged import check_types
 from shardwright.mesh import Mesh
 from shardwright.program.arguments import Signature, check_callable, sign
+from shardwright.program.build import build
 from shardwright.program.fingerprint import argument_types, fingerprint
-from shardwright.program.tracing import build, trace_jaxpr
+from shardwright.program.tracing import trace_jaxpr
 from shardwright.program.types import Program, format_type
 from shardwright.record.build import call_of, overrides_of, specs_of
 from shardwright.record.files import read_record, write_record

@@ -14,6 +14,8 @@ import jax.numpy as jnp
 import pytest
 
 import shardwright as sw
+from shardwright.lowering import perform
+from shardwright.lowering.workarounds import WORKAROUNDS
 from tests.compilers.plans import plan_for
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu")
@@ -34,9 +36,11 @@ def test_predicted_equals_compiled(strategy: str) -> None:
     assert verification.rematerialisations == 0
 
 
-@pytest.mark.parametrize("dims", [(0, 0), (1, 1), (0, 1)])
-def test_fsdp_over_two_axes_scatters_gradients(dims: tuple[int, int]) -> None:
-    """Over both axes at once the compiler would all-reduce the whole gradient."""
+ROWS, COLUMNS = 4096, 14336  # 14336 / 16 is no multiple of 256
+
+
+def gradient_plan(dims: tuple[int, int]) -> sw.Plan:
+    """A weight's gradient over both axes, the weight split by them along these dims."""
 
     def weight_gradient(x: Any, g: Any, w: Any) -> Any:
         return w - x.T @ g
@@ -46,12 +50,28 @@ def test_fsdp_over_two_axes_scatters_gradients(dims: tuple[int, int]) -> None:
         pin for dim, axis in zip(dims, mesh, strict=True)
         for pin in (sw.Pin("x", 0, axis), sw.Pin("g", 0, axis), sw.Pin("w", dim, axis))
     ]  # fmt: skip
-    rows, columns = 4096, 14336  # 14336 / 16 is no multiple of 256
-    shapes = [(131072, rows), (131072, columns), (rows, columns)]
+    shapes = [(131072, ROWS), (131072, COLUMNS), (ROWS, COLUMNS)]
     args = [jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in shapes]
-    plan = sw.partition(weight_gradient, *args, mesh=mesh, device="tpu-v5e", tactics=pins)
-    found = plan.verify("tpu:v5e:4x4").traffic.rows
+    return sw.partition(weight_gradient, *args, mesh=mesh, device="tpu-v5e", tactics=pins)
+
+
+@pytest.mark.parametrize("dims", [(0, 0), (1, 1), (0, 1)])
+def test_fsdp_over_two_axes_scatters_gradients(dims: tuple[int, int]) -> None:
+    """Over both axes at once the compiler would all-reduce the whole gradient."""
+    found = gradient_plan(dims).verify("tpu:v5e:4x4").traffic.rows
     assert {(row.kind, row.axes): row.compiled[1] for row in found} == {
-        ("reduce-scatter", ("data",)): 2 * rows * columns,
-        ("reduce-scatter", ("model",)): 2 * rows * columns // 4,
+        ("reduce-scatter", ("data",)): 2 * ROWS * COLUMNS,
+        ("reduce-scatter", ("model",)): 2 * ROWS * COLUMNS // 4,
     }
+
+
+def test_a_dim_that_is_scattered_must_lead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compiler still needs `scattered` of lowering/workarounds.py."""
+
+    def in_place(part: Any, axes: tuple[str, ...], dim: int) -> Any:
+        return jax.lax.psum_scatter(part, axes, scatter_dimension=dim, tiled=True)
+
+    monkeypatch.setattr(perform, "scattered", in_place)
+    found = gradient_plan((1, 1)).verify("tpu:v5e:4x4").traffic.rows
+    name = "scattered dim must lead"
+    assert any(row.kind == "all-reduce" for row in found), f"no longer: {WORKAROUNDS[name]}"

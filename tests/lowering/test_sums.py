@@ -7,7 +7,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
+from jax import lax
 
 import shardwright as sw
 
@@ -193,3 +195,18 @@ def test_what_crosses_slices_is_scattered_inside_them_first() -> None:
     }
     result = plan.verify(run=True)
     assert result.ok and result.link_error == 0.0, str(result)
+
+
+@pytest.mark.parametrize("start, count", [(np.float32(0), 4), (jnp.zeros(()), 1)])
+def test_a_loop_that_adds_dots_to_a_number(start: Any, count: int) -> None:
+    """What is added to a literal is reduced in every round: it enters the loop by no tie."""
+
+    def fn(xs: Any, w: Any) -> Any:
+        return lax.scan(lambda c, x: (c + x @ w, None), start, xs)[0]
+
+    xs, w = jnp.ones((4, 64)), jnp.arange(64.0)
+    pins = [sw.Pin("xs", 1, "a")]
+    plan = sw.partition(fn, xs, w, mesh={"a": 4}, device="h100", tactics=pins)
+    assert [(row.kind, row.count) for row in plan.collectives] == [("all-reduce", count)]
+    result = plan.verify(run=True)
+    assert result.ok, str(result)

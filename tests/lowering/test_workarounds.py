@@ -1,8 +1,8 @@
-"""XLA still needs what lowering/workarounds.py and lowering/convolution.py do for it.
+"""XLA still needs every row of lowering/workarounds.py.
 
 Each program is plain JAX with shardings on its values, and shows what XLA does with it: wrong
-numbers, a refusal, a gather, an abort. All were seen in jaxlib 0.10.2. A test that fails here says
-that its workaround can go.
+numbers, a refusal, a gather, an abort. A test that fails here says that its workaround can go.
+What only the TPU compiler does, tests/compilers/test_plans_tpu.py shows.
 """
 
 from __future__ import annotations
@@ -20,8 +20,25 @@ import pytest
 from jax import lax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-GONE = "seen in jaxlib 0.10.2, and no longer: the workaround can go"
+from shardwright.lowering.workarounds import WORKAROUNDS
+
 Constrain = Callable[..., Any]  # (array, *spec) -> the array, split so
+SHOWN: set[str] = set()  # rows that a test below shows
+
+
+def gone(name: str) -> str:
+    """What a test says when XLA does something no longer."""
+    return f"seen in {WORKAROUNDS[name].seen_in}, and no longer: {WORKAROUNDS[name].instead} can go"
+
+
+def shows(name: str) -> str:
+    """The name of the row that a test shows."""
+    SHOWN.add(name)
+    return name
+
+
+MERGED, CONVOLUTIONS = shows("merged starts"), shows("convolutions")
+IN_PLACE = shows("gathers what is in place")
 
 
 def on(**axes: int) -> Constrain:
@@ -46,6 +63,23 @@ def conv(x: Any, w: Any, groups: int = 1) -> Any:
     )  # fmt: skip
 
 
+def compiled(fn: Any, *args: Any, **axes: int) -> str:
+    """What XLA makes of a program on two devices, or on a mesh of these axes."""
+    put = on(**(axes or {"a": 2}))
+    return jax.jit(lambda *args: fn(put, *args)).lower(*args).compile().as_text()
+
+
+def in_loops(text: str, opcode: str) -> list[bool]:
+    """Of each op with this code, whether it stands outside the main computation."""
+    found, main = [], False
+    for line in text.splitlines():
+        if line and not line.startswith(" "):
+            main = line.startswith("ENTRY")
+        elif f" {opcode}(" in line:
+            found.append(not main)
+    return found
+
+
 def sliced_beyond(put: Constrain, x: Any, i: Any) -> Any:
     return put(lax.dynamic_slice(x, (i,), (16,)), "a")
 
@@ -68,24 +102,25 @@ def positions_and_channels(put: Constrain, x: Any, w: Any) -> Any:
 IMAGE, KERNEL = f32(4, 16, 16, 8), f32(3, 3, 8, 8)
 
 
-@pytest.mark.parametrize("fn, args, mesh", [
-    # clamped_starts: a slice merged with the one that takes a part of it; the last part is padded.
-    (sliced_beyond, (f32(32), np.int32(20)), {"a": 2}),
-    (updated_beyond, (f32(30), np.int32(31)), {"a": 4}),
-    # convolve: positions and output channels are both split.
-    (rows_and_channels, (IMAGE, KERNEL), {"a": 2, "b": 2, "c": 2}),
-    (positions_and_channels, (IMAGE, KERNEL), {"a": 2, "b": 2, "c": 2}),
+@pytest.mark.parametrize("name, fn, args, mesh", [
+    (MERGED, sliced_beyond, (f32(32), np.int32(20)), {"a": 2}),
+    (MERGED, updated_beyond, (f32(30), np.int32(31)), {"a": 4}),  # the last part is padded
+    (CONVOLUTIONS, rows_and_channels, (IMAGE, KERNEL), {"a": 2, "b": 2, "c": 2}),
+    (CONVOLUTIONS, positions_and_channels, (IMAGE, KERNEL), {"a": 2, "b": 2, "c": 2}),
 ])  # fmt: skip
-def test_wrong_numbers(fn: Any, args: tuple[Any, ...], mesh: dict[str, int]) -> None:
+def test_wrong_numbers(name: str, fn: Any, args: tuple[Any, ...], mesh: dict[str, int]) -> None:
     put = on(**mesh)
     got = jax.jit(lambda *args: fn(put, *args))(*args)
     want = jax.jit(lambda *args: fn(nowhere, *args))(*args)
-    assert not np.allclose(got, want, 1e-3, 1e-3), GONE
+    assert not np.allclose(got, want, 1e-3, 1e-3), gone(name)
+
+
+ALONE = shows("entry held alone")
 
 
 @pytest.mark.parametrize("n", [2, 8])
 def test_an_entry_held_alone_is_refused(n: int) -> None:
-    """`sliced`: each device holds one entry; one is sliced, all are gathered for another use."""
+    """Each device holds one entry; one is sliced, all are gathered for another use."""
     put = on(a=n)
 
     def fn(x: Any) -> Any:
@@ -98,7 +133,7 @@ def test_an_entry_held_alone_is_refused(n: int) -> None:
     except jax.errors.JaxRuntimeError as error:
         assert "Expected instruction to have shape equal to f32[1]" in str(error)
     else:
-        pytest.fail(GONE)
+        pytest.fail(gone(ALONE))
 
 
 def columns(put: Constrain, triangle: Any, x: Any) -> Any:
@@ -115,19 +150,25 @@ def channel_groups(groups: int) -> Any:
     return fn
 
 
-@pytest.mark.parametrize("fn, args", [
-    # IN_PARTS: every part can be computed where it is.
-    (lambda put, x: put(jnp.fft.fft(put(x, "a")), "a"), (f32(8, 16),)),
-    (lambda put, x: put(lax.top_k(put(x, "a"), 3)[0], "a"), (f32(8, 16),)),
-    (columns, (np.eye(6, dtype=np.float32), f32(6, 16))),  # split batches stay where they are
-    # convolve: groups of channels, several of them or less than all of one on each device.
-    (channel_groups(2), (IMAGE, f32(3, 3, 4, 16))),
-    (channel_groups(4), (IMAGE, f32(3, 3, 2, 16))),
-], ids=["fft", "top_k", "triangular_solve", "2 groups", "4 groups"])  # fmt: skip
-def test_gathers_what_is_in_place(fn: Any, args: tuple[Any, ...]) -> None:
-    put = on(a=2)
-    text = jax.jit(lambda *args: fn(put, *args)).lower(*args).compile().as_text()
-    assert " all-gather(" in text, GONE
+GATHERS = {
+    "fft": (IN_PLACE, lambda put, x: put(jnp.fft.fft(put(x, "a")), "a"), (f32(8, 16),)),
+    "top_k": (IN_PLACE, lambda put, x: put(lax.top_k(put(x, "a"), 3)[0], "a"), (f32(8, 16),)),
+    # Split batches stay where they are.
+    "triangular_solve": (IN_PLACE, columns, (np.eye(6, dtype=np.float32), f32(6, 16))),
+    # Groups of channels, several of them or less than all of one on each device.
+    "2 groups": (CONVOLUTIONS, channel_groups(2), (IMAGE, f32(3, 3, 4, 16))),
+    "4 groups": (CONVOLUTIONS, channel_groups(4), (IMAGE, f32(3, 3, 2, 16))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("op", GATHERS)
+def test_gathers_what_is_in_place(op: str) -> None:
+    name, fn, args = GATHERS[op]
+    assert " all-gather(" in compiled(fn, *args), gone(name)
+
+
+def test_every_op_computed_on_shards_has_a_program() -> None:
+    assert set(WORKAROUNDS[IN_PLACE].primitives) <= GATHERS.keys()
 
 
 ABORTS = """
@@ -141,8 +182,75 @@ jax.jit(lambda x: put(jax.grad(loss)(x))).lower(f32(10, 24)).compile()
 """
 
 
+ABORT = shows("uneven entries")
+
+
 def test_entries_along_an_uneven_batch_abort() -> None:
-    """`even` in the rules of gathers and scatters: 10 rows on 4 devices end the process."""
+    """10 rows on 4 devices end the process."""
     root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", ABORTS], cwd=root, capture_output=True)
-    assert b"Check failed" in done.stderr and done.returncode < 0, GONE  # ended by a signal
+    assert b"Check failed" in done.stderr and done.returncode < 0, gone(ABORT)  # a signal
+
+
+BY_AXIS = shows("reduces axis by axis")
+
+
+def test_two_axes_are_reduced_one_after_the_other() -> None:
+    def fn(put: Constrain, x: Any, w: Any) -> Any:
+        x, w = put(x, None, "a", "b"), put(w, "a", "b")
+        return put(jnp.einsum("ijk,jkl->il", x, w))
+
+    text = compiled(fn, f32(8, 4, 4), f32(4, 4, 16), a=2, b=2)
+    assert text.count(" all-reduce(") == 2, gone(BY_AXIS)
+
+
+BY_ROUND = shows("reduces in every round")
+
+
+def test_what_a_loop_adds_up_is_reduced_in_every_round() -> None:
+    def fn(put: Constrain, xs: Any, ws: Any) -> Any:
+        xs, ws, start = put(xs, None, None, "a"), put(ws, None, "a"), jnp.zeros((8, 32))
+        return put(lax.scan(lambda c, xw: (put(c + xw[0] @ xw[1]), None), start, (xs, ws))[0])
+
+    text = compiled(fn, f32(4, 8, 16), f32(4, 16, 32))
+    assert in_loops(text, "all-reduce") == [True], gone(BY_ROUND)
+
+
+ONE_COPY = shows("one gather for both passes")
+
+
+@pytest.mark.parametrize("again, count", [(lambda w: w, 1), (lax.optimization_barrier, 2)])
+def test_two_gathers_of_one_value_become_one(again: Any, count: int) -> None:
+    """Unless there is a barrier before the second."""
+
+    def fn(put: Constrain, x: Any, w: Any) -> Any:
+        w = put(w, "a")
+        y = jnp.tanh(put(x, "a") @ put(w))
+        return put(jnp.sin(y) @ put(again(w)).T, "a")
+
+    text = compiled(fn, f32(16, 32), f32(32, 32))
+    assert text.count(" all-gather(") == count, gone(ONE_COPY)
+
+
+HOISTED = shows("gathers before the loop")
+
+
+@pytest.mark.parametrize("with_round", [False, True])
+def test_what_every_round_needs_is_gathered_before_the_loop(with_round: bool) -> None:
+    """Unless there is a barrier that the round is part of."""
+
+    def fn(put: Constrain, x: Any, w: Any) -> Any:
+        w = put(w, "a")
+
+        def body(c: Any, _: Any) -> Any:
+            here = lax.optimization_barrier((w, c))[0] if with_round else w
+            return put(jnp.tanh(c @ put(here)), "a"), None
+
+        return lax.scan(body, put(x, "a"), None, length=5)[0]
+
+    text = compiled(fn, f32(16, 32), f32(32, 32))
+    assert in_loops(text, "all-gather") == [with_round], gone(HOISTED)
+
+
+def test_every_workaround_has_a_test() -> None:
+    assert WORKAROUNDS.keys() - {"scattered dim must lead"} == SHOWN  # of the TPU compiler

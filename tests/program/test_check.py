@@ -61,7 +61,7 @@ def read_from_inside(p: Program) -> None:
 def swap_in_and_out(p: Program) -> None:
     a, b = op(p, "sin"), op(p, "tanh")
     p.ops[a.index], p.ops[b.index] = b, a
-    a.index, b.index, a.serial, b.serial = b.index, a.index, b.serial, a.serial
+    a.index, b.index = b.index, a.index
 
 
 def define_twice(p: Program) -> None:
@@ -80,8 +80,8 @@ def renumber(p: Program) -> None:
     p.values[3].index = 4
 
 
-def unordered_walk(p: Program) -> None:
-    op(p, "sin").serial = 0
+def same_key(p: Program) -> None:
+    op(p, "sin").key = op(p, "dot_general").key
 
 
 def lost_body(p: Program) -> None:
@@ -102,7 +102,7 @@ def no_path(p: Program) -> None:
 
 
 def unmarked_tie(p: Program) -> None:
-    op(p, "scan.carry").tie = False
+    op(p, "scan.carry").tie = None
 
 
 def lost_value(p: Program) -> None:
@@ -113,7 +113,7 @@ def lost_value(p: Program) -> None:
     "damage, what",
     [
         (renumber, "value 3 is numbered 4"),
-        (unordered_walk, "walk number 0 after 5"),
+        (same_key, "a second op with the key (0, 0, 0)"),
         (lost_value, "there is no value 9"),
         (lost_body, "region 1 is not a body of its op"),
         (unmarked_tie, "its body belongs to another op"),

@@ -13,6 +13,7 @@ from jax import lax
 
 from shardwright.program import trace
 from shardwright.program.check import check
+from shardwright.program.ties import Tie
 from shardwright.program.types import Program
 
 from .evaluate import assert_same_results
@@ -260,7 +261,7 @@ def test_a_constraint_of_the_user_is_a_pin() -> None:
     assert got.is_equivalent_to(sharding, 2)
 
 
-def test_dead_code_is_dropped_and_numbers_stay_those_of_the_walk() -> None:
+def test_dead_code_is_dropped_and_keys_stay_those_of_the_jaxpr() -> None:
     def fn(x: Array) -> Array:
         jnp.sin(x) @ W
         return x + 1
@@ -268,5 +269,4 @@ def test_dead_code_is_dropped_and_numbers_stay_those_of_the_walk() -> None:
     program = trace(fn, X)
     check(program)
     assert [op.name for op in program.ops] == ["add", "return"]
-    assert program.walk_length == 4
-    assert [op.serial for op in program.ops] == [2, 3]
+    assert [op.key for op in program.ops] == [(2,), (Tie.RETURN, 0)]

@@ -15,6 +15,7 @@ from shardwright.analysis.groups import group_colors, group_sets
 from shardwright.analysis.labels import labels_of, patterns, starred, unique_labels
 from shardwright.analysis.names import batch_ops, name_nodes
 from shardwright.errors import ShardwrightError
+from shardwright.program.ties import Tie
 from shardwright.program.types import LITERAL, Program
 from shardwright.rules.rule import REPLICATE
 
@@ -226,7 +227,7 @@ def check_labels(analysis: Analysis, labels: Mapping[str, str]) -> None:
 def _loop_groups(program: Program, colors: Colors, color_group: np.ndarray) -> set[int]:
     """Groups of the dims that loops step over: to split one, every step would gather it all."""
     table, found = colors.ops, set()
-    stacked = [op.index for op in program.ops if op.name in ("scan.xs", "scan.ys")]
+    stacked = [op.index for op in program.ops if op.tie in (Tie.SCAN_XS, Tie.SCAN_YS)]
     for row in np.flatnonzero(np.isin(table.owner, stacked)).tolist():
         rule = program.ops[table.owner[row]].rule
         if rule.kinds[table.dim[row]] == REPLICATE:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shardwright.program.ties import Tie
 from shardwright.program.types import LITERAL, NO_OP, Op, Program
 from shardwright.rules.rule import MATRIX, NOTHING, PASS, PERMUTE, REPLICATE
 
@@ -75,7 +76,7 @@ def find_fusions(program: Program) -> Fusion:
                 behind.update(dict.fromkeys((x,) if materialised[x] else sources[x]))
         readers = uses[v.index]
         kept = any(
-            not fused[u] and program.ops[u].name != "return"
+            not fused[u] and program.ops[u].tie is not Tie.RETURN
             and not (picks_entries(program.ops[u]) and program.ops[u].operands[0] == v.index)
             for u in readers
         )  # fmt: skip
@@ -96,6 +97,6 @@ def find_fusions(program: Program) -> Fusion:
         if v.op != NO_OP and program.ops[v.op].rule.fusible and not program.ops[v.op].tie:
             traffic[v.index] += 1  # fused work writes it; other ops count their own results
     for op in program.ops:
-        if op.name == "return" and not materialised[op.operands[0]]:
+        if op.tie is Tie.RETURN and not materialised[op.operands[0]]:
             traffic[op.results[0]] += 1  # computed straight into the result
     return Fusion(materialised, traffic, sources)

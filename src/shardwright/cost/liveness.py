@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwright.cost.fusion import Fusion
+from shardwright.program.ties import CONSTS, INITS, Tie
 from shardwright.program.types import LITERAL, NO_OP, TOP, Op, Program
 from shardwright.rules.rule import MATRIX
 from shardwright.spmd.opclass import NO_CLASS
@@ -21,7 +22,7 @@ NO_POINT = -1
 # A repeated layer has at most this many points of one op class that can be peaks.
 PERIOD = 64
 # Ties whose inner value is the outer buffer itself.
-SAME_BUFFER = ("scan.const", "scan.init", "while.const", "while.init", "cond.operand")
+SAME_BUFFER = (*CONSTS, *INITS, Tie.COND_OPERAND)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ def find_lifetimes(program: Program, fusion: Fusion) -> Lifetimes:
         if op.tie and op.body:
             ends = [region_end[r] for r in op.body]
             inside = program.regions[op.body[0]]
-            if op.name in SAME_BUFFER:
+            if op.tie in SAME_BUFFER:
                 shared[list(op.results)] = True
             at = max(at, *ends)
             if at == op.index:  # an exit: the loop's result exists since the loop began
@@ -81,7 +82,7 @@ def find_lifetimes(program: Program, fusion: Fusion) -> Lifetimes:
     for v in (*program.inputs, *program.consts):
         first[v], last[v] = 0, end_of_program
     for op in program.ops:
-        if op.name == "return":
+        if op.tie is Tie.RETURN:
             operand, result = op.operands[0], op.results[0]
             first[result], last[result] = 0, end_of_program  # the caller allocates it
             if program.values[operand].op != NO_OP:
@@ -144,7 +145,7 @@ def live_counts(lifetimes: Lifetimes, layout_of: np.ndarray, layouts: int, ops: 
 
 def find_entering(program: Program, op_class: np.ndarray) -> Entering:
     """The ties whose inner values are the outer buffers themselves, unless they are moved."""
-    ties = [op for op in program.ops if op.name in SAME_BUFFER]
+    ties = [op for op in program.ops if op.tie in SAME_BUFFER]
     classes = sorted({int(op_class[op.index]) for op in ties})
     column, ends = {c: i for i, c in enumerate(classes)}, region_ends(program)
     change = np.zeros((len(program.ops) + 2, len(classes)), np.int32)

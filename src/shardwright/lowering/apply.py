@@ -1,452 +1,216 @@
-"""A plan as runnable JAX: the function is traced again and every step is pinned.
+"""A plan as runnable JAX: the handlers of the walk over the jaxpr that compute.
 
-The walk goes over the jaxpr in the order of program/tracing.py and counts ops as it does, so
-that the n-th op here is the n-th op there. Calls with derivatives of their own, remat bodies,
-loops and branches are rebuilt with constrained bodies; everything else is evaluated as it is.
+The function is traced again, and the actions of each op are found by its key. Calls with
+derivatives of their own, remat bodies, loops and branches are rebuilt with constrained bodies;
+everything else is evaluated as it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
-from jax.sharding import NamedSharding, PartitionSpec
 
 from shardwright import _jax
 from shardwright.errors import ShardwrightError
-from shardwright.lowering.convolution import convolve
-from shardwright.lowering.partial import add_up, in_first_part, over_leading, split_dims
-from shardwright.lowering.parts import on_parts
-from shardwright.lowering.steps import Exit, Partial, Spec, Step, Steps, partition_spec
-from shardwright.lowering.workarounds import IN_PARTS, clamped_starts, sliced
-from shardwright.program.fingerprint import argument_types, first_change
-from shardwright.program.tracing import CALLS, CUSTOM, REMATS
-from shardwright.program.types import Program
+from shardwright.lowering.actions import AS_IT_IS, ON_RESULTS, Actions, Constrain, Store, Unreduced
+from shardwright.lowering.movement import Mover
+from shardwright.lowering.perform import Site, perform
+from shardwright.lowering.slots import Slot, all_invariant
+from shardwright.lowering.steps import Steps
+from shardwright.program.interpret import CALLS, CUSTOM, OUTSIDE, REMATS, Key, Place, enter
+from shardwright.program.regions import Body, Borders, Port
+from shardwright.program.ties import Tie
 
 # Calls that carry derivative rules or metadata (or hide their body from the optimiser): kept.
 KEPT_CALLS = (*CUSTOM, *REMATS, "xla_metadata_call")
 
 
-class Slot(NamedTuple):
-    """An array in the walk, and whether the program text has it as a number."""
-
-    array: Any
-    literal: bool = False
-    partial: Partial | None = None  # leading dims that still have to be summed
-    recipe: Recipe | None = None  # of what is made of numbers alone
-    invariant: bool = False  # the same in every round of the loop around it
-
-
-class Recipe(NamedTuple):
-    """How to make an array of numbers again: any device can make any part of it."""
-
-    eqn: Any
-    operands: list[Slot]
-    dims: tuple[tuple[int | None, ...], ...]  # per operand and dim, the dim of the result
-
-
-class Entry(NamedTuple):
-    """How a body takes one of its operands."""
-
-    ways: tuple[tuple[Spec, ...], ...]  # per result of the tie: placements on the way; or none
-    carry: Partial | None = None  # it is still to be summed
-
-
 def apply_steps(closed: Any, steps: Steps, mesh: Any, arrays: Sequence[Any]) -> list[Any]:
-    """The results of a closed jaxpr on these arrays, with every placement pinned.
+    """The results of a closed jaxpr on these arrays, with every sharding constrained.
 
     The jaxpr is that of the program the steps are for: see `check_unchanged`.
     """
-    walk = _Walk(steps, mesh)
-    inputs = [Slot(walk.pin(a, (spec,))) for a, spec in zip(arrays, steps.inputs, strict=True)]
-    outputs = walk.jaxpr(closed.jaxpr, [*map(Slot, closed.consts), *inputs])
+    lowering = Lowering(steps, mesh)
+    lead = lowering.mover.lead
+    inputs = [Slot(lead(a, (spec,))) for a, spec in zip(arrays, steps.inputs, strict=True)]
+    outputs = enter(lowering, closed, inputs, OUTSIDE)
     results = []
-    for out, spec in zip(outputs, steps.outputs, strict=True):
-        if out.literal:
-            results.append(out.array)
-            continue
-        step = walk.next_step()
-        array = walk.moved(out, step, 0) if step else out.array
-        results.append(walk.pin(array, step.makes[0] if step else (spec,)))
-    if walk.serial != steps.count:  # we are wrong, not the user; better no numbers than wrong ones
+    for i, (out, spec) in enumerate(zip(outputs, steps.outputs, strict=True)):
+        tie = lowering.take(OUTSIDE.tie(Tie.RETURN, i))
+        if tie:
+            array = lowering.operand(tie, 0, out, OUTSIDE)
+            results.append(lowering.result(tie, Slot(array)))
+        else:  # a literal; without any steps whatever is returned
+            results.append(out.array if out.literal else lead(out.array, (spec,)))
+    missed = steps.actions.keys() - lowering.met
+    if missed:  # we are wrong, not the user; better no numbers than wrong ones
         raise ShardwrightError(
-            f"the walk over the jaxpr met {walk.serial} ops, the program has {steps.count}",
+            f"{len(missed)} planned ops were not met, one of them at {min(missed, key=str)}",
             try_="report this program to Shardwright",
         )
     return results
 
 
-def check_unchanged(steps: Steps, now: Program) -> None:
-    """Raises unless a program that was traced again is the one that the steps are for."""
-    check_types(steps.types, list(argument_types(now).values()))
-    change = first_change(steps.program, now)
-    if change is not None:
-        raise ShardwrightError(
-            f"{now.name} has changed since it was planned",
-            was=change.was, now=change.now, at=change.at,
-            try_="plan again: the function must compute the same whenever it is traced; what may"
-            " change it is an argument, static if it is no array",
-        )  # fmt: skip
+class Inlet(NamedTuple):
+    """How a body gets one of its inputs."""
+
+    tie: Actions
+    number: int  # which result of the tie it is
+    unreduced: Unreduced | None
 
 
-def check_types(planned: Mapping[str, str], now: Sequence[str]) -> None:
-    """Raises unless the leaves of a call have the planned types, {path: type}."""
-    rows = zip(planned.items(), now, strict=True)
-    changes = [f"{path}: was {was}, is {is_}" for (path, was), is_ in rows if was != is_]
-    if changes:
-        more = f"\n... and {len(changes) - 8} more" if len(changes) > 8 else ""
-        raise ShardwrightError(
-            "the arguments have other types than this plan was made for",
-            changed="\n".join(changes[:8]) + more,
-            try_="plan again for these arguments",
-        )
+class Outlet(NamedTuple):
+    """How one of its outputs leaves a body."""
+
+    tie: Actions
+    number: int  # which operand of the tie it is
 
 
-class _Walk:
+class Lowering:
+    """The steps, the keys of those that were taken, and what moves arrays on the mesh."""
+
     def __init__(self, steps: Steps, mesh: Any) -> None:
         self.steps = steps
-        self.mesh = mesh
-        self.serial = 0
-        self.backward = False
-        self.round: Any = None  # something that differs between the rounds of the loop around
-        self._shardings: dict[Spec, NamedSharding] = {}
-        self._copies: dict[tuple[int, tuple[Spec, ...], bool], tuple[Any, Any]] = {}
+        self.mover = Mover(mesh)
+        self.met: set[Key] = set()
 
-    def next_step(self) -> Step | None:
-        step = self.steps.by_serial.get(self.serial)
-        self.serial += 1
-        return step
+    def take(self, key: Key) -> Actions:
+        """The actions of an op; none for one that nothing needs, or a tie of literals."""
+        actions = self.steps.actions.get(key)
+        if actions is None:
+            return ()
+        self.met.add(key)
+        return actions
 
-    def next_exits(self) -> Mapping[int, Exit]:
-        """The exits of the loop or branch that is met next."""
-        exits = self.steps.exits.get(self.serial, {})
-        self.serial += 1
-        return exits
+    def literal(self, number: Any) -> Slot:
+        return Slot(number, literal=True)
 
-    def pin(self, array: Any, specs: Sequence[Spec]) -> Any:
-        """The array led through these placements."""
-        for spec in specs:
-            if not spec:
-                continue
-            if spec not in self._shardings:
-                self._shardings[spec] = NamedSharding(self.mesh, partition_spec(spec))
-            array = jax.lax.with_sharding_constraint(array, self._shardings[spec])
-        return array
+    def constants(self, arrays: Sequence[Any]) -> list[Slot]:
+        return [Slot(a, invariant=True) for a in arrays]
 
-    def moved(self, slot: Slot, step: Step, operand: int) -> Any:
-        """An operand as the op needs it; one copy serves all uses in the same place.
+    def op(self, eqn: Any, operands: list[Slot], place: Place) -> list[Slot]:
+        """The results of an op."""
+        site = Site(eqn, place.transposed, list(operands))
+        perform(self.take(place.key) or AS_IT_IS, site, self.mover)
+        return _marked(site.results, operands)
 
-        What is moved for the forward pass is moved again for the backward pass: the barrier keeps
-        the compiler from holding the first copy in between.
-        """
-        array, way = slot.array, step.needs[operand]
-        if not way:
-            return array
-        key = (id(array), way, self.backward)
-        if key not in self._copies:
-            held = self.made(slot, way[-1], {})
-            if step.travels[operand]:
-                held = self.here(held, slot)
-            self._copies[key] = (array, self.pin(held, way))  # keeps `array`, and so its id
-        return self._copies[key][1]
-
-    def here(self, held: Any, slot: Slot) -> Any:
-        """What is about to be sent, from here: a compiler does not send it earlier.
-
-        It would keep a copy from the forward to the backward pass, or (XLA:CPU, where others do
-        not) for all rounds of a loop.
-        """
-        if slot.invariant and self.round is not None:
-            return jax.lax.optimization_barrier((held, self.round))[0]
-        return jax.lax.optimization_barrier(held) if self.backward else held
-
-    def made(self, slot: Slot, spec: Spec, known: dict[tuple[int, Spec], Any]) -> Any:
-        """An array of numbers made anew, placed like this all the way; others as they are."""
-        if slot.recipe is None:
-            return slot.array
-        key = (id(slot.array), spec)
-        if key not in known:
-            eqn, operands, dims = slot.recipe
-            specs = [tuple(() if d is None else spec[d] for d in row) for row in dims]
-            args = [self.made(s, one, known) for s, one in zip(operands, specs, strict=True)]
-            known[key] = self.pin(_jax.bind(eqn, args)[0], (spec,))
-        return known[key]
-
-    def jaxpr(self, jaxpr: Any, inputs: Sequence[Slot]) -> list[Slot]:
-        env: dict[Any, Slot] = dict(zip((*jaxpr.constvars, *jaxpr.invars), inputs, strict=True))
-
-        def read(v: Any) -> Slot:
-            return Slot(v.val, True) if type(v) is _jax.Literal else env[v]
-
-        for eqn in jaxpr.eqns:
-            operands = [read(v) for v in eqn.invars]
-            name = eqn.primitive.name
-            saved = self.backward
-            self.backward = saved or _jax.is_transposed(eqn.source_info)
-            if name in CALLS and CALLS[name] in eqn.params:
-                results = self.call(eqn, name, operands)
-            elif (inner := _jax.opened(eqn)) is not None:
-                results = self.jaxpr(inner.jaxpr, [*map(Slot, inner.consts), *operands])
-            elif name in _REGIONS:
-                results = [Slot(a) for a in _REGIONS[name](self, eqn, operands)]
-            elif name == "custom_linear_solve":
-                results = self.linear_solve(eqn, operands)
-            else:
-                results = self.op(eqn, operands)
-            self.backward = saved
-            if all(s.invariant or s.literal for s in operands):
-                results = [s._replace(invariant=True) for s in results]
-            env.update(zip(eqn.outvars, results, strict=True))
-        return [read(v) for v in jaxpr.outvars]
-
-    def op(self, eqn: Any, operands: list[Slot]) -> list[Slot]:
-        step = self.next_step()
-        if step is None:  # nothing needs it, or nothing is known of it
-            return [Slot(a) for a in _jax.bind(eqn, [s.array for s in operands])]
-        if step.numbers is not None:
-            (array,) = _jax.bind(eqn, [s.array for s in operands])
-            return [Slot(array, recipe=Recipe(eqn, operands, step.numbers))]
-        args = [
-            s.array if s.literal or s.partial else self.moved(s, step, i)
-            for i, s in enumerate(operands)
-        ]
-        args = clamped_starts(eqn, args)
-        carried = next((s.partial for s in operands if s.partial), None)
-        if carried and step.order:
-            carried = carried.in_order(step.order)
-        partial = step.partial or carried
-        if partial is None:
-            if step.convolution:
-                results = [convolve(eqn, args, step.convolution, self.mesh)]
-            elif eqn.primitive.name in IN_PARTS:
-                results = self.in_parts(eqn, args, step)
-            elif eqn.primitive.name == "slice":
-                results = sliced(eqn, args[0], step.reads[0], self.mesh)
-            else:
-                results = _jax.bind(eqn, args)
-            return [Slot(self.pin(a, way)) for a, way in zip(results, step.makes, strict=True)]
-        if step.partial:
-            args = [
-                split_dims(a, step.partial.sizes, dims, self.pin_leading(step.partial, dims))
-                for a, dims in zip(args, step.partial.dims, strict=True)
-            ]
-            leading = [[d is not None for d in dims] for dims in step.partial.dims]
-            if step.partial.onto:
-                args[0] = in_first_part(args[0], partial.sizes)
-                leading[0] = [True] * len(partial.axes)
-        else:
-            leading = [[s.partial is not None] * len(partial.axes) for s in operands]
-        (array,) = over_leading(lambda *xs: _jax.bind(eqn, list(xs)), leading, args)
-        array = self.pin(array, (partial.spec,))
-        if step.defer:
-            return [Slot(array, partial=partial)]
-        return [Slot(self.summed(array, partial, step))]
-
-    def summed(self, array: Any, partial: Partial, step: Step) -> Any:
-        """Partial sums reduced, and brought to where the result is kept."""
-        merged = array.reshape(-1, *array.shape[len(partial.axes) :])
-        merged = self.pin(merged, ((partial.axes, *partial.way[0]),))
-        way = tuple(dict.fromkeys((*partial.way, step.makes[0][-1])))
-        if partial.scatter:
-            return self.pin(self.scatter(merged, partial), way[1:])
-        return self.pin(add_up(merged), way)
-
-    def scatter(self, merged: Any, partial: Partial) -> Any:
-        """The sum over the leading dim, each device keeping its part of other dims.
-
-        The dim that is cut leads: cut elsewhere into parts that are no multiple of 256, the TPU
-        compiler reduces the whole.
-        """
-        produced = partial.way[0]
-        made = list(produced)
-        for axes, dim in partial.scatter:
-            made[dim] += axes
-        others = tuple(a for a in partial.axes if all(a not in axes for axes, _ in partial.scatter))
-
-        def local(part: Any) -> Any:
-            part = part[0]
-            for axes, dim in partial.scatter:
-                leading = jnp.moveaxis(part, dim, 0)
-                cut = jax.lax.psum_scatter(leading, axes, scatter_dimension=0, tiled=True)
-                part = jnp.moveaxis(cut, 0, dim)
-            return jax.lax.psum(part, others) if others else part
-
-        return on_parts(local, self.mesh, [(partial.axes, *produced)], tuple(made))(merged)
-
-    def in_parts(self, eqn: Any, args: list[Any], step: Step) -> list[Any]:
-        """A stubborn op computed on each device's part, by hand."""
-        made = [way[0] for way in step.makes]
-        return on_parts(lambda *xs: _jax.bind(eqn, list(xs)), self.mesh, step.reads, made)(*args)
-
-    def pin_leading(self, partial: Partial, dims: Sequence[int | None]) -> Any:
-        """Pins the leading dims of a split operand to their axes, and leaves the rest open."""
-        axes = [a for a, d in zip(partial.axes, dims, strict=True) if d is not None]
-
-        def pin(array: Any) -> Any:
-            open_dims = [PartitionSpec.UNCONSTRAINED] * (array.ndim - len(axes))
-            sharding = NamedSharding(self.mesh, PartitionSpec(*axes, *open_dims))
-            return jax.lax.with_sharding_constraint(array, sharding)
-
-        return pin
-
-    def call(self, eqn: Any, name: str, operands: list[Slot]) -> list[Slot]:
-        inner, consts = _jax.open_jaxpr(eqn.params[CALLS[name]])
+    def call(self, eqn: Any, called: Any, operands: list[Slot], place: Place) -> list[Slot]:
+        """The results of a call: inlined, or rebuilt if it has rules of its own."""
+        name = eqn.primitive.name
         if name not in KEPT_CALLS:
             with _jax.name_scope(str(eqn.params.get("name", name))):
-                return self.jaxpr(inner, [*map(Slot, consts), *operands])
-        about: list[tuple[bool, Partial | None]] = []  # the results
+                return enter(self, called, operands, place)
+        results: list[Slot] = []
 
         def body(*arrays: Any) -> list[Any]:
             given = [s._replace(array=a) for s, a in zip(operands, arrays, strict=True)]
-            outside, self.round = self.round, None  # of another trace
-            out = self.jaxpr(inner, [*map(Slot, consts), *given])
-            self.round = outside
-            about.extend((s.literal, s.partial) for s in out)
-            return [s.array for s in out]
+            with self.mover.another_trace():
+                results.extend(enter(self, called, given, place))
+            return [s.array for s in results]
 
-        partial = [s.partial for s in operands]
-        closed = _jax.retrace(body, _with_parts([v.aval for v in inner.invars], partial))
+        closed = _retraced(body, called, [s.unreduced for s in operands])
         args = [s.array for s in operands]
-        if isinstance(eqn.params[CALLS[name]], _jax.ClosedJaxpr):
-            results = _jax.bind(eqn, args, **{CALLS[name]: closed})
+        if isinstance(called, _jax.ClosedJaxpr):
+            arrays = _jax.bind(eqn, args, **{CALLS[name]: closed})
         else:  # an open jaxpr has no constants of its own
             opened, extra = _jax.without_consts(closed)
-            results = _jax.bind(eqn, [*extra, *args], **{CALLS[name]: opened})
-        return [Slot(a, *of) for a, of in zip(results, about, strict=True)]
+            arrays = _jax.bind(eqn, [*extra, *args], **{CALLS[name]: opened})
+        rows = zip(arrays, results, strict=True)
+        return _marked([Slot(a, s.literal, s.unreduced) for a, s in rows], operands)
 
-    def linear_solve(self, eqn: Any, operands: list[Slot]) -> list[Slot]:
-        lengths = eqn.params["const_lengths"]
-        solve, consts = _jax.open_jaxpr(eqn.params["jaxprs"].solve)
-        start = lengths.matvec + lengths.vecmat
-        right = operands[start + lengths.solve + lengths.transpose_solve :]
-        own = operands[start : start + lengths.solve]
-        return self.jaxpr(solve, [*map(Slot, consts), *own, *right])
-
-    def enter(self, outer: Slot, *, before: bool) -> tuple[Any, Entry]:
-        """(operand as the region gets it, how the body takes it) for one entry tie.
-
-        With `before` it is moved to where the body has it once, before the loop.
-        """
-        step = None if outer.literal else self.next_step()
-        if step is None:
-            return outer.array, Entry(())
-        array = self.moved(outer, step, 0)
-        if step.carry:  # one device starts from it
-            array = self.pin(in_first_part(array, step.carry.sizes), (step.carry.spec,))
-            return array, Entry((), step.carry)
-        if not before:
-            return array, Entry(step.makes)
-        return self.pin(array, step.makes[-1]), Entry(tuple(way[-1:] for way in step.makes))
+    def region(self, eqn: Any, borders: Borders, operands: list[Slot], place: Place) -> list[Slot]:
+        """The results of a loop or branch, rebuilt with constrained bodies."""
+        args = [s.array for s in operands]
+        inlets: dict[Port, Inlet] = {}
+        for entry in borders.entries:
+            tie = self.take(place.tie(entry.tie, entry.operand))
+            site = Site(eqn, place.transposed, [operands[entry.operand]])
+            perform([a for a in tie if not isinstance(a, ON_RESULTS)], site, self.mover)
+            (outer,) = site.operands
+            args[entry.operand] = outer.array
+            for n, port in enumerate(entry.inputs):
+                inlets[port] = Inlet(tie, n, outer.unreduced)
+        exits = [self.take(place.tie(leaves.tie, leaves.result)) for leaves in borders.exits]
+        outlets = {
+            port: Outlet(tie, n) for leaves, tie in zip(borders.exits, exits, strict=True)
+            for n, port in enumerate(leaves.outputs)
+        }  # fmt: skip
+        bodies = [
+            self.body(b, body, inlets, outlets, place) for b, body in enumerate(borders.bodies)
+        ]
+        arrays = _jax.bind(eqn, args, **borders.with_bodies(bodies))
+        results = []
+        for leaves, tie, array in zip(borders.exits, exits, arrays, strict=True):
+            unreduced = next((inlets[port].unreduced for port in leaves.next_round), None)
+            results.append(Slot(self.result(tie, Slot(array, unreduced=unreduced))))
+        return _marked(results, operands)
 
     def body(
-        self, jaxpr: Any, entries: Sequence[tuple[Entry, int]],
-        exits: Mapping[int, Exit] | None = None, number: int = 0, consts: int | None = None,
-    ) -> tuple[Any, list[bool]]:  # fmt: skip
-        """(constrained body, which outputs are literals); entries: (tie, its result) per input.
-
-        `exits` are those of the loop or branch whose body with this number it is; the first
-        `consts` inputs of a loop's body are the same in every round.
-        """
-        inner, closed_over = _jax.open_jaxpr(jaxpr)
-        literal: list[bool] = []
+        self, number: int, body: Body, inlets: Mapping[Port, Inlet],
+        outlets: Mapping[Port, Outlet], place: Place,
+    ) -> Any:  # fmt: skip
+        """The closed jaxpr of a constrained body."""
+        jaxpr, _ = _jax.open_jaxpr(body.jaxpr)
+        entries = [inlets[Port(number, i)] for i in range(len(jaxpr.invars))]
+        exits = [outlets.get(Port(number, i)) for i in range(len(jaxpr.outvars))]
 
         def run(*arrays: Any) -> list[Any]:
-            given = [self.inside(a, *tie) for a, tie in zip(arrays, entries, strict=True)]
-            outside, self.round = self.round, None  # of another trace
-            if consts is not None:
-                given[:consts] = [s._replace(invariant=True) for s in given[:consts]]
-                self.round = next((s.array for s in given[consts:]), None)
-            out = self.jaxpr(inner, [*map(Slot, closed_over), *given])
-            self.round = outside
-            literal.extend(s.literal for s in out)
-            return [
-                jax.lax.convert_element_type(s.array, v.aval.dtype) if s.literal
-                else self.outgoing(s, (exits or {}).get(i), number)
-                for i, (s, v) in enumerate(zip(out, inner.outvars, strict=True))
-            ]  # fmt: skip
+            given = [self.input(a, inlet) for a, inlet in zip(arrays, entries, strict=True)]
+            changes = None  # in a branch nothing goes round
+            if body.consts is not None:
+                fixed = given[: body.consts]
+                given[: body.consts] = [s._replace(invariant=True) for s in fixed]
+                changes = next((s.array for s in given[body.consts :]), None)
+            with self.mover.another_trace(changes):
+                out = enter(self, body.jaxpr, given, place.body(number))
+                return [
+                    jax.lax.convert_element_type(s.array, v.aval.dtype) if s.literal
+                    else s.array if outlet is None
+                    else self.operand(outlet.tie, outlet.number, s, place)
+                    for s, v, outlet in zip(out, jaxpr.outvars, exits, strict=True)
+                ]  # fmt: skip
 
-        carries = [entry.carry for entry, _ in entries]
-        avals = _with_parts([v.aval for v in inner.invars], carries)
-        return _jax.retrace(run, avals), literal
+        return _retraced(run, jaxpr, [inlet.unreduced for inlet in entries])
 
-    def inside(self, array: Any, entry: Entry, result: int) -> Slot:
-        """What a body gets through a tie."""
-        if entry.carry:
-            return Slot(self.pin(array, (entry.carry.spec,)), partial=entry.carry)
-        return Slot(self.pin(array, entry.ways[result]) if entry.ways else array)
+    def input(self, array: Any, inlet: Inlet) -> Slot:
+        """What a body gets through an entry tie."""
+        if inlet.unreduced:
+            way = (inlet.unreduced.spec,)
+            return Slot(self.mover.lead(array, way), unreduced=inlet.unreduced)
+        for action in inlet.tie:
+            if isinstance(action, Store) and action.result == inlet.number:
+                array = self.mover.lead(array, action.way)
+        return Slot(array)
 
-    def outgoing(self, out: Slot, leaves: Exit | None, body: int) -> Any:
-        """What a body gives back, moved to where its loop or branch hands it on."""
-        slot = None if leaves is None else leaves.slots[body]
-        if leaves is None or slot is None or out.partial:
-            return out.array
-        return self.moved(out, leaves.step, slot)
+    def operand(self, tie: Actions, number: int, slot: Slot, place: Place) -> Any:
+        """What goes into an exit tie, where its op needs it."""
+        for action in tie:
+            if isinstance(action, Constrain) and action.operand == number:
+                return self.mover.constrained(slot, action, transposed=place.transposed)
+        return slot.array
 
-    def leave(self, array: Any, has_tie: bool) -> Any:
-        """A loop's result where it is stored, after its exit tie."""
-        step = self.next_step() if has_tie else None
-        if step and step.carry:
-            return self.summed(array, step.carry, step)
-        return self.pin(array, step.makes[0]) if step else array
-
-
-def _with_parts(avals: Sequence[Any], partial: Sequence[Partial | None]) -> list[Any]:
-    """Abstract types, with the leading dims of those that are partial sums."""
-    structs = [_jax.struct(aval) for aval in avals]
-    return [
-        s.update(shape=(*p.sizes, *s.shape)) if p else s
-        for s, p in zip(structs, partial, strict=True)
-    ]
+    def result(self, tie: Actions, slot: Slot) -> Any:
+        """What comes out of an exit tie, where it is stored."""
+        site = Site(None, False, [], [slot])
+        perform([a for a in tie if isinstance(a, ON_RESULTS)], site, self.mover)
+        return site.results[0].array
 
 
-def _scan(walk: _Walk, eqn: Any, operands: list[Slot]) -> list[Any]:
-    exits = walk.next_exits()
-    stacks = eqn.params["num_consts"] + eqn.params["num_carry"]
-    entered = [walk.enter(s, before=i < stacks) for i, s in enumerate(operands)]
-    closed, literal = walk.body(
-        eqn.params["jaxpr"], [(tie, 0) for _, tie in entered], exits,
-        consts=eqn.params["num_consts"],
-    )  # fmt: skip
-    results = _jax.bind(eqn, [a for a, _ in entered], jaxpr=closed)
-    carries = eqn.params["num_carry"]
-    return [walk.leave(a, i < carries or not literal[i]) for i, a in enumerate(results)]
+def _marked(results: Sequence[Slot], operands: Sequence[Slot]) -> list[Slot]:
+    """The results, marked if they are the same in every round as all operands are."""
+    return [s._replace(invariant=True) for s in results] if all_invariant(operands) else [*results]
 
 
-def _while(walk: _Walk, eqn: Any, operands: list[Slot]) -> list[Any]:
-    exits = walk.next_exits()
-    n_cond, n_body = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
-    args, ties = zip(*(walk.enter(s, before=True) for s in operands), strict=True)
-    carried = list(ties[n_cond + n_body :])
-    cond, _ = walk.body(
-        eqn.params["cond_jaxpr"],
-        [*((t, 0) for t in ties[:n_cond]), *((t, 0) for t in carried)],
+def _retraced(run: Callable[..., Any], called: Any, given: Sequence[Unreduced | None]) -> Any:
+    """The closed jaxpr of `run` in place of another; unreduced arguments have leading dims."""
+    jaxpr, _ = _jax.open_jaxpr(called)
+    structs = [_jax.struct(v.aval) for v in jaxpr.invars]
+    return _jax.retrace(
+        run,
+        [
+            s.update(shape=(*u.sizes, *s.shape)) if u else s
+            for s, u in zip(structs, given, strict=True)
+        ],
     )
-    body, _ = walk.body(
-        eqn.params["body_jaxpr"],
-        [*((t, 0) for t in ties[n_cond : n_cond + n_body]), *((t, 1) for t in carried)],
-        exits, consts=n_body,
-    )  # fmt: skip
-    results = _jax.bind(eqn, list(args), cond_jaxpr=cond, body_jaxpr=body)
-    return [walk.leave(a, True) for a in results]
-
-
-def _cond(walk: _Walk, eqn: Any, operands: list[Slot]) -> list[Any]:
-    exits = walk.next_exits()
-    branches = eqn.params["branches"]
-    entered = [walk.enter(s, before=False) for s in operands[1:]]
-    bodies, literals = [], []
-    for n, branch in enumerate(branches):
-        closed, literal = walk.body(branch, [(tie, n) for _, tie in entered], exits, n)
-        bodies.append(closed)
-        literals.append(literal)
-    args = [operands[0].array, *(a for a, _ in entered)]
-    results = _jax.bind(eqn, args, branches=tuple(bodies))
-    return [
-        walk.leave(a, not all(lit))
-        for a, lit in zip(results, zip(*literals, strict=True), strict=True)
-    ]
-
-
-_REGIONS = {"scan": _scan, "while": _while, "cond": _cond}

@@ -1,7 +1,6 @@
 """Convolutions in parts: neighbours exchange rows, then each device convolves what it has.
 
-XLA (jaxlib 0.10.2) partitions the simple cases so, but computes wrong numbers when positions and
-output channels are both split, and gathers images whose groups of channels are split.
+XLA partitions the simple cases so: see workarounds.py for the others.
 """
 
 from __future__ import annotations
@@ -13,26 +12,56 @@ import jax
 import jax.numpy as jnp
 
 from shardwright import _jax
+from shardwright.lowering.actions import Convolve, Halo
 from shardwright.lowering.parts import on_parts
-from shardwright.lowering.steps import Convolution, Exchange
+from shardwright.lowering.specs import spec_of
+from shardwright.program.types import Op
+from shardwright.spmd.follow import split_by
+from shardwright.spmd.ir import Partitioned
+from shardwright.spmd.layout import WHOLE
 
 
-def convolve(eqn: Any, args: list[Any], how: Convolution, mesh: Any) -> Any:
+def convolution(given: Partitioned, op: Op) -> Convolve | None:
+    """How a convolution is computed in shards; None for replicated ones and uneven shards."""
+    number = int(given.classes.of_op[op.index])
+    op_class, choice = given.classes.table[number], given.choices[number]
+    if all(c == WHOLE for c in choice.claims):
+        return None
+    names, sizes = zip(*given.axes, strict=True)
+    for atom, size in enumerate(op_class.sizes):
+        if size % prod(n for n, c in zip(sizes, choice.claims, strict=True) if c == atom):
+            return None
+    halos = []
+    for halo in op.rule.halos:
+        axes = split_by(op_class, choice.claims, halo.factor)
+        if axes:
+            dim = op.rule.operands[0].index((halo.factor,))
+            halos.append(Halo(dim, tuple(names[a] for a in axes), halo.before, halo.after))
+    placed = zip(op_class.slots, (*choice.needs, *choice.produced), strict=True)
+    *operands, result = [
+        spec_of(slot.layout, placement, len(dims), names)
+        for (slot, placement), dims in zip(placed, op.rule.slots, strict=True)
+    ]
+    sum_over = tuple(names[a] for a in choice.partial)
+    return Convolve(tuple(operands), result, tuple(halos), sum_over)
+
+
+def convolve(eqn: Any, args: list[Any], how: Convolve, mesh: Any) -> Any:
     """The result of a convolution, computed in parts."""
     p = eqn.params
     numbers, whole = p["dimension_numbers"], eqn.outvars[0].aval.shape
 
     def local(image: Any, kernel: Any) -> Any:
         padding = list(p["padding"])
-        for exchange in how.exchanges:
-            n = numbers.lhs_spec.index(exchange.dim) - 2
-            parts = prod(mesh.shape[a] for a in exchange.axes)
-            image = _with_neighbours(image, exchange, parts)
+        for halo in how.halos:
+            n = numbers.lhs_spec.index(halo.dim) - 2
+            parts = prod(mesh.shape[a] for a in halo.axes)
+            image = _with_neighbours(image, halo, parts)
             size = (kernel.shape[numbers.rhs_spec[2 + n]] - 1) * p["rhs_dilation"][n] + 1
             windows = whole[numbers.out_spec[2 + n]] // parts
             reach = (windows - 1) * p["window_strides"][n] + size
-            rows = (image.shape[exchange.dim] - 1) * p["lhs_dilation"][n] + 1
-            low = padding[n][0] - exchange.before * p["lhs_dilation"][n]
+            rows = (image.shape[halo.dim] - 1) * p["lhs_dilation"][n] + 1
+            low = padding[n][0] - halo.before * p["lhs_dilation"][n]
             padding[n] = (low, reach - rows - low)
         groups = image.shape[numbers.lhs_spec[1]] // kernel.shape[numbers.rhs_spec[1]]
         batch_groups = max(1, image.shape[numbers.lhs_spec[0]] // whole[numbers.out_spec[0]])
@@ -40,14 +69,14 @@ def convolve(eqn: Any, args: list[Any], how: Convolution, mesh: Any) -> Any:
             eqn, [image, kernel], padding=tuple(padding),
             feature_group_count=groups, batch_group_count=batch_groups,
         )  # fmt: skip
-        return jax.lax.psum(out, how.partial) if how.partial else out
+        return jax.lax.psum(out, how.sum_over) if how.sum_over else out
 
     return on_parts(local, mesh, how.operands, how.result)(*args)
 
 
-def _with_neighbours(image: Any, exchange: Exchange, parts: int) -> Any:
+def _with_neighbours(image: Any, halo: Halo, parts: int) -> Any:
     """The part with the rows before and behind it; zeros at both ends of the whole."""
-    dim, axes, before, after = exchange
+    dim, axes, before, after = halo
     rows = image.shape[dim]
     pieces = [image]
     if before:

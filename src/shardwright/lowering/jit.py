@@ -14,11 +14,14 @@ from jax.sharding import AxisType, NamedSharding
 
 from shardwright import _jax
 from shardwright.errors import ShardwrightError
-from shardwright.lowering.apply import apply_steps, check_unchanged
-from shardwright.lowering.steps import Spec, Steps, partition_spec
+from shardwright.lowering.apply import apply_steps
+from shardwright.lowering.specs import Spec, partition_spec
+from shardwright.lowering.steps import Steps
+from shardwright.lowering.unchanged import check_unchanged
 from shardwright.mesh import Mesh
 from shardwright.program.arguments import Signature
-from shardwright.program.tracing import build, trace_jaxpr
+from shardwright.program.build import build
+from shardwright.program.tracing import trace_jaxpr
 
 
 def jax_mesh(mesh: Mesh, given: Any = None) -> Any:

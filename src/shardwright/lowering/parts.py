@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from shardwright.lowering.steps import Spec, partition_spec
+from shardwright.lowering.specs import Spec, partition_spec
 
 
 def on_parts(

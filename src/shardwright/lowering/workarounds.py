@@ -1,33 +1,87 @@
 """What XLA gets wrong or does badly under a sharding, and what is computed instead.
 
-Each entry says in which jaxlib it was seen; tests/lowering/test_workarounds.py has the program
-that shows it, and fails when XLA no longer needs the workaround.
+tests/lowering/test_workarounds.py has a program for each that shows what XLA does.
 """
 
 from __future__ import annotations
 
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from shardwright import _jax
-from shardwright.lowering.steps import Spec
+from shardwright.lowering.specs import Spec
+from shardwright.program.types import Op
+from shardwright.spmd.ir import Partitioned
 
-# Ops whose operands a compiler gathers although every part can be computed where it is
-# (jaxlib 0.10.2): computed on each device's part, in a shard_map.
-IN_PARTS = ("fft", "top_k", "triangular_solve")
+
+class Workaround(NamedTuple):
+    """Something that XLA does, and what a plan does about it."""
+
+    seen_in: str  # the version of jaxlib; of libtpu where only the TPU compiler does it
+    what: str
+    instead: str
+    primitives: tuple[str, ...] = ()  # those that it is about, where it is about some
+
+
+# Each has a test under its name that fails when XLA no longer needs it.
+WORKAROUNDS = {
+    "merged starts": Workaround(
+        "jaxlib 0.10.2",
+        "merges a slice with the one that takes a device's part of its result and clamps the sum of"
+        " both starts: a start beyond the end reads other entries than without a mesh",
+        "ClampStarts", ("dynamic_slice", "dynamic_update_slice"),
+    ),
+    "entry held alone": Workaround(
+        "jaxlib 0.10.2",
+        "makes a program that its own verifier refuses where a dim of which every device holds one"
+        " entry is sliced to one entry, and gathered for another use",
+        "PickEntries", ("slice",),
+    ),
+    "gathers what is in place": Workaround(
+        "jaxlib 0.10.2", "gathers operands although every part can be computed where it is",
+        "OnShards", ("fft", "top_k", "triangular_solve"),
+    ),
+    "convolutions": Workaround(
+        "jaxlib 0.10.2",
+        "computes wrong numbers when positions and output channels are both split, and gathers"
+        " images whose groups of channels are split",
+        "Convolve", ("conv_general_dilated",),
+    ),
+    "reduces axis by axis": Workaround(
+        "jaxlib 0.10.2", "reduces a dot over two axes in two all-reduces", "PartialSums"
+    ),
+    "reduces in every round": Workaround(
+        "jaxlib 0.10.2", "reduces in every round what a loop only adds up", "PartialSums, StartSum"
+    ),
+    "one gather for both passes": Workaround(
+        "jaxlib 0.10.2",
+        "merges a gather of the backward pass with that of the forward pass, and keeps the copy",
+        "a barrier before what is sent again: Mover.constrained",
+    ),
+    "gathers before the loop": Workaround(
+        "jaxlib 0.10.2",
+        "on CPUs gathers once, before a loop, what every round needs, and keeps the copy",
+        "a barrier that the round is part of: Mover.constrained",
+    ),
+    "scattered dim must lead": Workaround(
+        "libtpu 0.0.51",
+        "on TPUs reduces the whole where the dim that is cut does not lead and its parts are no"
+        " multiple of 256",
+        "scattered",
+    ),
+    "uneven entries": Workaround(
+        "jaxlib 0.10.2",
+        "aborts where gathers and scatters are split along a batch that the devices do not divide",
+        "`even` factors in the rules of gathers and scatters",
+    ),
+}  # fmt: skip
 
 
 def clamped_starts(eqn: Any, args: list[Any]) -> list[Any]:
-    """The operands of a dynamic (update) slice, with starts that leave room for the slice.
-
-    XLA (jaxlib 0.10.2) merges a slice with the one that takes a device's part of its result, and
-    clamps the sum of both starts: a start beyond the end reads other entries than without a mesh.
-    """
-    if eqn.primitive.name not in ("dynamic_slice", "dynamic_update_slice"):
-        return args
+    """The operands of a dynamic (update) slice, with starts that leave room for the slice."""
     first = 1 if eqn.primitive.name == "dynamic_slice" else 2
     whole = eqn.invars[0].aval.shape
     part = eqn.outvars[0].aval.shape if first == 1 else eqn.invars[1].aval.shape
@@ -41,18 +95,25 @@ def _clamp(start: Any, most: int) -> Any:
     return jnp.clip(start, jnp.array(0, dtype), jnp.array(most, dtype))
 
 
-def sliced(eqn: Any, array: Any, spec: Spec, mesh: Any) -> list[Any]:
-    """The result of a slice; an entry that one device holds alone is summed with zeros.
+def picked_dims(given: Partitioned, op: Op, spec: Spec) -> tuple[int, ...]:
+    """The dims of a slice's operand of which every device holds one entry, sliced to one entry."""
+    array = given.program.values[op.operands[0]]
+    if _jax.is_extended(array.dtype):
+        return ()
+    start, limit = op.eqn.params["start_indices"], op.eqn.params["limit_indices"]
+    sizes = dict(given.axes)
+    return tuple(
+        d for d, axes in enumerate(spec)
+        if array.shape[d] == prod(sizes[a] for a in axes) > 1 == limit[d] - start[d]
+    )  # fmt: skip
 
-    XLA (jaxlib 0.10.2) makes a program that its own verifier refuses where a dim of which every
-    device holds one entry is sliced to one entry, and gathered for another use.
-    """
+
+def sliced(eqn: Any, array: Any, picked: tuple[int, ...]) -> list[Any]:
+    """The result of a slice; an entry that one device holds alone is summed with zeros."""
     start, limit = list(eqn.params["start_indices"]), list(eqn.params["limit_indices"])
-    for d, axes in enumerate(spec):
-        alone = array.shape[d] == prod(mesh.shape[a] for a in axes) > 1
-        if alone and limit[d] - start[d] == 1 and not _jax.is_extended(array.dtype):
-            array = _picked(array, d, start[d])
-            start[d], limit[d] = 0, 1
+    for d in picked:
+        array = _picked(array, d, start[d])
+        start[d], limit[d] = 0, 1
     return _jax.bind(eqn, [array], start_indices=tuple(start), limit_indices=tuple(limit))
 
 
@@ -63,3 +124,10 @@ def _picked(array: Any, dim: int, place: int) -> Any:
     add = jax.lax.bitwise_or if array.dtype == bool else jax.lax.add
     picked = jax.lax.reduce(held, jnp.zeros((), array.dtype), add, (dim,))
     return jnp.expand_dims(picked, dim)
+
+
+def scattered(part: Any, axes: tuple[str, ...], dim: int) -> Any:
+    """A device's part of a dim of the sum over axes; the dim that is cut leads."""
+    leading = jnp.moveaxis(part, dim, 0)
+    cut = jax.lax.psum_scatter(leading, axes, scatter_dimension=0, tiled=True)
+    return jnp.moveaxis(cut, 0, dim)

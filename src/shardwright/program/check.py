@@ -9,10 +9,10 @@ import math
 from collections.abc import Iterator, Sequence
 
 from shardwright.errors import ShardwrightError
+from shardwright.program.interpret import Key
 from shardwright.program.text import format_op
+from shardwright.program.ties import ENTRIES, EXITS, Tie
 from shardwright.program.types import (
-    ENTRY_TIES,
-    EXIT_TIES,
     LITERAL,
     NO_OP,
     TOP,
@@ -46,7 +46,7 @@ def _fail(program: Program, what: str, op: Op | None = None) -> ShardwrightError
 
 
 def _check_numbers(program: Program) -> None:
-    """Values, ops and regions are numbered by place; walk numbers grow and stay in the walk."""
+    """Values, ops and regions are numbered by place; no two ops have one key."""
     lists: dict[str, Sequence[Value | Op | Region]] = {
         "value": program.values, "op": program.ops, "region": program.regions,
     }  # fmt: skip
@@ -54,11 +54,11 @@ def _check_numbers(program: Program) -> None:
         for i, item in enumerate(items):
             if item.index != i:
                 raise _fail(program, f"{what} {i} is numbered {item.index}")
-    last = -1
+    keys: set[Key] = set()
     for op in program.ops:
-        if not last < op.serial < program.walk_length:
-            raise _fail(program, f"walk number {op.serial} after {last}", op)
-        last = op.serial
+        if op.key in keys:
+            raise _fail(program, f"a second op with the key {op.key}", op)
+        keys.add(op.key)
         for v in (*op.operands, *op.results):
             if not (0 <= v < len(program.values) or (v == LITERAL and v in op.operands)):
                 raise _fail(program, f"there is no value {v}", op)
@@ -80,7 +80,7 @@ def _check_regions(program: Program) -> None:
     for op in program.ops:
         if any(op.is_region and program.regions[r].op != op.index for r in op.body):
             raise _fail(program, "its body belongs to another op", op)
-        if op.tie != (op.name in (*ENTRY_TIES, *EXIT_TIES, "return")):
+        if (op.tie is not None) != (op.name in {tie.value for tie in Tie}):
             raise _fail(program, "a tie by name or by mark only", op)
 
 
@@ -102,7 +102,7 @@ def _check_nesting(program: Program) -> None:
             region_op, phase = open_ops[-1]
             body = [n for n, r in enumerate(region_op.body) if r in inside]
             if own == region_op.index:
-                now = -1 if op.name in ENTRY_TIES else len(region_op.body)
+                now = -1 if op.tie in ENTRIES else len(region_op.body)
             elif body:
                 now = body[0]
             else:  # this region op is over
@@ -144,7 +144,7 @@ def _check_definitions(program: Program) -> list[int]:
             defined[v] = op
             if program.values[v].op != op.index:
                 raise _fail(program, f"%{v} says it comes from op {program.values[v].op}", op)
-            if op.name in ENTRY_TIES:
+            if op.tie in ENTRIES:
                 if home[v] not in op.body:
                     raise _fail(program, f"%{v} is no input of the body", op)
             elif v in given:
@@ -163,7 +163,7 @@ def _check_uses(program: Program, homes: list[int]) -> None:
     """Operands are defined before their op, in its region or around it (exit ties: in the body)."""
     for op in program.ops:
         seen = set(_around(program, op.region))
-        if op.name in EXIT_TIES:
+        if op.tie in EXITS:
             seen |= set(op.body)
         for v in op.operands:
             if v == LITERAL:
@@ -210,7 +210,7 @@ def _check_borders(program: Program) -> None:
         if program.values[v].path is None or program.values[v].op != NO_OP:
             raise _fail(program, f"the argument %{v} has no path")
     for v in program.outputs:
-        if v != LITERAL and program.ops[program.values[v].op].name != "return":
+        if v != LITERAL and program.ops[program.values[v].op].tie is not Tie.RETURN:
             raise _fail(program, f"the result %{v} is not returned")
     if len(program.output_paths) != len(program.outputs):
         raise _fail(program, "results and their paths differ in number")

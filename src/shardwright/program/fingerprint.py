@@ -1,7 +1,7 @@
 """Whether two programs are the same: by a fingerprint in a file, or op by op in one process.
 
 A plan file's fingerprint covers what decisions depend on: ops, rules, wiring, arguments. Steps of
-a plan that is about to run are tied to more: places in the walk, types, windows, regions, pins.
+a plan that is about to run are tied to more: keys, types, windows, regions, pins.
 """
 
 from __future__ import annotations
@@ -72,7 +72,6 @@ def first_change(planned: Program, now: Program) -> Change | None:
             return Change(format_op(planned, a), format_op(now, b), b.source)
     for what, was, is_ in (
         ("ops", len(planned.ops), len(now.ops)),
-        ("equations", planned.walk_length, now.walk_length),
         ("loops", _loops(planned), _loops(now)),
         ("arguments", argument_types(planned), argument_types(now)),
         ("results", result_types(planned), result_types(now)),
@@ -85,8 +84,8 @@ def first_change(planned: Program, now: Program) -> Change | None:
 
 def _wiring(op: Op) -> tuple[Any, ...]:
     return (
-        op.name, op.operands, op.results, op.serial, op.region, op.body, op.tie, op.position,
-        op.remat, op.custom,
+        op.name, op.operands, op.results, op.key, op.region, op.body, op.tie, op.remat,
+        op.custom,
     )  # fmt: skip
 
 

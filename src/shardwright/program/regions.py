@@ -1,101 +1,117 @@
-"""Loops and branches: bodies become regions, tied to the values around them."""
+"""Loops and branches: which operand becomes which input of which body, and what comes out."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from typing import Any, NamedTuple
 
-from shardwright import _jax
-from shardwright.program.types import LITERAL
-from shardwright.rules.rule import NOTHING, Rule
-
-if TYPE_CHECKING:
-    from shardwright.program.tracing import Walk
+from shardwright.program.ties import Kind, Tie
 
 # A while loop does not say how often it runs; costs count it this many times.
 ESTIMATED_TRIPS = 16
 
-_NO_DIMS = Rule((), (), (), (), NOTHING, 0.0)
-_SCALAR = Rule(((),), (), (), (), NOTHING, 0.0)
+
+class Body(NamedTuple):
+    """A body of a loop or branch."""
+
+    kind: Kind
+    jaxpr: Any
+    trips: int
+    consts: int | None = None  # leading inputs that are the same in every round; None: no rounds
 
 
-def _region_op(
-    walk: Walk, eqn: Any, body: Sequence[int], branch_on: int | None = None
-) -> list[int]:
-    """Appends the loop or branch itself; its dims are joined by ties, not by a rule."""
-    index = len(walk.ops)
-    results = [walk.new_value(v.aval, index) for v in eqn.outvars]
-    reads, rule = ([], _NO_DIMS) if branch_on is None else ([branch_on], _SCALAR)
-    walk.append(eqn, eqn.primitive.name, reads, [], rule, body=tuple(body))
-    for region in body:
-        walk.regions[region].op = index
-    return results
+class Port(NamedTuple):
+    """An input or output of a body."""
+
+    body: int
+    number: int
 
 
-def _body_inputs(walk: Walk, jaxpr: Any) -> list[int]:
-    inner, _ = _jax.open_jaxpr(jaxpr)
-    return [walk.new_value(v.aval) for v in inner.invars]
+class Entry(NamedTuple):
+    """An operand and the inputs that it becomes, one of each body that gets it."""
+
+    tie: Tie
+    operand: int
+    inputs: tuple[Port, ...]
 
 
-def scan(walk: Walk, eqn: Any, operands: list[int]) -> list[int]:
+class Exit(NamedTuple):
+    """A result and the outputs that become it, one of each body that may give it."""
+
+    tie: Tie
+    result: int
+    outputs: tuple[Port, ...]
+    next_round: tuple[Port, ...] = ()  # inputs that get it in the next round, of the body first
+
+
+class Borders(NamedTuple):
+    """All that enters and leaves the bodies of a loop or branch."""
+
+    bodies: tuple[Body, ...]
+    entries: tuple[Entry, ...]
+    exits: tuple[Exit, ...]
+    branches_on: int | None = None  # the operand that says which body runs
+    parameters: tuple[str, ...] = ()  # of the equation, that hold the bodies; one: all of them
+
+    def with_bodies(self, jaxprs: Sequence[Any]) -> dict[str, Any]:
+        """The equation's parameters for other bodies."""
+        if self.branches_on is not None:
+            return {self.parameters[0]: tuple(jaxprs)}
+        return dict(zip(self.parameters, jaxprs, strict=True))
+
+
+def _scan(eqn: Any) -> Borders:
     """consts and carries are one array inside and outside; xs and ys lose their leading dim."""
-    jaxpr, consts, carries = eqn.params["jaxpr"], eqn.params["num_consts"], eqn.params["num_carry"]
-    region = walk.enter("scan", eqn.params["length"])
-    results = _region_op(walk, eqn, [region])
-    inputs = _body_inputs(walk, jaxpr)
-    for i, (outer, inner) in enumerate(zip(operands, inputs, strict=True)):
-        kind = "const" if i < consts else "init" if i < consts + carries else "xs"
-        stacked = 0 if kind == "xs" else -1
-        walk.tie(eqn, f"scan.{kind}", [outer], [inner], body=[region], stacked=stacked)
-    outputs = walk.body(region, jaxpr, inputs)
-    for i, (inner, outer) in enumerate(zip(outputs, results, strict=True)):
-        if i < carries:
-            both = [inner, inputs[consts + i]]
-            walk.tie(eqn, "scan.carry", both, [outer], body=[region], position=i)
-        else:
-            walk.tie(eqn, "scan.ys", [inner], [outer], body=[region], stacked=1, position=i)
-    return results
+    consts, carries = eqn.params["num_consts"], eqn.params["num_carry"]
+    stacks = len(eqn.invars) - consts - carries
+    kinds = [Tie.SCAN_CONST] * consts + [Tie.SCAN_INIT] * carries + [Tie.SCAN_XS] * stacks
+    entries = (Entry(tie, i, (Port(0, i),)) for i, tie in enumerate(kinds))
+    exits = (
+        Exit(Tie.SCAN_CARRY, i, (Port(0, i),), (Port(0, consts + i),)) if i < carries
+        else Exit(Tie.SCAN_YS, i, (Port(0, i),))
+        for i in range(len(eqn.outvars))
+    )  # fmt: skip
+    body = Body("scan", eqn.params["jaxpr"], eqn.params["length"], consts)
+    return Borders((body,), tuple(entries), tuple(exits), parameters=("jaxpr",))
 
 
-def while_loop(walk: Walk, eqn: Any, operands: list[int]) -> list[int]:
+def _while(eqn: Any) -> Borders:
     """Carries are one array before, inside and after the loop."""
-    n_cond, n_body = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
-    cond, body = eqn.params["cond_jaxpr"], eqn.params["body_jaxpr"]
-    regions = [walk.enter("while_cond", ESTIMATED_TRIPS), walk.enter("while", ESTIMATED_TRIPS)]
-    results = _region_op(walk, eqn, regions)
-    cond_inputs, body_inputs = _body_inputs(walk, cond), _body_inputs(walk, body)
-    carries = operands[n_cond + n_body :]
-    for outer, inner in zip(operands[:n_cond], cond_inputs, strict=False):
-        walk.tie(eqn, "while.const", [outer], [inner], body=regions[:1])
-    for outer, inner in zip(operands[n_cond : n_cond + n_body], body_inputs, strict=False):
-        walk.tie(eqn, "while.const", [outer], [inner], body=regions[1:])
-    for outer, *both in zip(carries, cond_inputs[n_cond:], body_inputs[n_body:], strict=True):
-        walk.tie(eqn, "while.init", [outer], both, body=regions)
-    walk.body(regions[0], cond, cond_inputs)
-    outputs = walk.body(regions[1], body, body_inputs)
-    for i, carried in enumerate(zip(outputs, body_inputs[n_body:], strict=True)):
-        walk.tie(eqn, "while.carry", carried, [results[i]], body=regions[1:], position=i)
-    return results
+    first, count = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
+    carries = range(len(eqn.outvars))
+    entries = chain(
+        (Entry(Tie.WHILE_CONST, i, (Port(0, i),)) for i in range(first)),
+        (Entry(Tie.WHILE_CONST, first + i, (Port(1, i),)) for i in range(count)),
+        (
+            Entry(Tie.WHILE_INIT, first + count + i, (Port(0, first + i), Port(1, count + i)))
+            for i in carries
+        ),
+    )
+    exits = (
+        Exit(Tie.WHILE_CARRY, i, (Port(1, i),), (Port(1, count + i), Port(0, first + i)))
+        for i in carries
+    )
+    bodies = (
+        Body("while_cond", eqn.params["cond_jaxpr"], ESTIMATED_TRIPS),
+        Body("while", eqn.params["body_jaxpr"], ESTIMATED_TRIPS, count),
+    )
+    return Borders(bodies, tuple(entries), tuple(exits), parameters=("cond_jaxpr", "body_jaxpr"))
 
 
-def cond(walk: Walk, eqn: Any, operands: list[int]) -> list[int]:
+def _cond(eqn: Any) -> Borders:
     """Every branch sees the same operands and gives the same results."""
-    branches = eqn.params["branches"]
-    regions = [walk.enter("cond", 1) for _ in branches]
-    results = _region_op(walk, eqn, regions, branch_on=operands[0])
-    inputs = [_body_inputs(walk, branch) for branch in branches]
-    for outer, *inner in zip(operands[1:], *inputs, strict=True):
-        walk.tie(eqn, "cond.operand", [outer], inner, body=regions)
-    outputs = [
-        walk.body(region, branch, given)
-        for region, branch, given in zip(regions, branches, inputs, strict=True)
-    ]
-    for i, given_back in enumerate(zip(*outputs, strict=True)):
-        if any(v != LITERAL for v in given_back):
-            walk.tie(eqn, "cond.result", given_back, [results[i]], body=regions, position=i)
-    return results
+    branches = range(len(eqn.params["branches"]))
+    entries = (
+        Entry(Tie.COND_OPERAND, 1 + i, tuple(Port(b, i) for b in branches))
+        for i in range(len(eqn.invars) - 1)
+    )
+    exits = (
+        Exit(Tie.COND_RESULT, i, tuple(Port(b, i) for b in branches))
+        for i in range(len(eqn.outvars))
+    )
+    bodies = tuple(Body("cond", branch, 1) for branch in eqn.params["branches"])
+    return Borders(bodies, tuple(entries), tuple(exits), 0, ("branches",))
 
 
-REGION_OPS: dict[str, Callable[[Walk, Any, list[int]], list[int]]] = {
-    "scan": scan, "while": while_loop, "cond": cond,
-}  # fmt: skip
+BORDERS: dict[str, Callable[[Any], Borders]] = {"scan": _scan, "while": _while, "cond": _cond}

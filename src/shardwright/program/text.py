@@ -27,10 +27,16 @@ def format_program(program: Program) -> str:
 
 def format_op(program: Program, op: Op) -> str:
     """%2:f32[8,2] = dot_general %0 %1   ([i,j],[j,k])->([i,k]) {i=8,j=4,k=2} reduction={j}"""
-    call = " ".join((op.name, *("literal" if i == LITERAL else f"%{i}" for i in op.operands)))
     if op.is_region:
         bodies = (program.regions[r] for r in op.body)
-        return f"{call}   {{{', '.join(f'{body.kind} x{body.trips}' for body in bodies)}}}"
+        about = f"{{{', '.join(f'{body.kind} x{body.trips}' for body in bodies)}}}"
+    else:
+        about = f"{op.rule}{' remat' * (op.remat > 0)}{' backward' * op.transposed}"
+    return f"{format_call(program, op)}   {about}"
+
+
+def format_call(program: Program, op: Op) -> str:
+    """%2:f32[8,2] = dot_general %0 %1"""
+    call = " ".join((op.name, *("literal" if i == LITERAL else f"%{i}" for i in op.operands)))
     results = ", ".join(str(program.values[i]) for i in op.results)
-    marks = " remat" * (op.remat > 0) + " backward" * op.transposed
-    return f"{results + ' = ' if results else ''}{call}   {op.rule}{marks}"
+    return f"{results} = {call}" if results else call

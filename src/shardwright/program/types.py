@@ -21,7 +21,9 @@ from typing import Any
 import jax
 
 from shardwright import _jax
+from shardwright.program.interpret import Key
 from shardwright.program.source import user_frame
+from shardwright.program.ties import LEAVES_ROUND, Kind, Tie
 from shardwright.rules.rule import PASS, Rule, TensorShape
 
 LITERAL = -1  # an operand that is a number in the program text
@@ -64,17 +66,18 @@ class Op:
     """One primitive applied to values."""
 
     __slots__ = (
-        "body", "caller", "custom", "eqn", "index", "name", "operands", "position", "region",
-        "remat", "results", "rule", "serial", "tie", "transposed",
+        "body", "caller", "custom", "eqn", "index", "key", "name", "operands", "region", "remat",
+        "results", "rule", "tie", "transposed",
     )  # fmt: skip
 
     def __init__(
-        self, index: int, name: str, operands: tuple[int, ...], results: tuple[int, ...],
-        rule: Rule, *, region: int, remat: int, custom: int, transposed: bool, eqn: Any,
-        caller: Any, body: tuple[int, ...] = (), tie: bool = False, position: int = 0,
+        self, index: int, key: Key, name: str, operands: tuple[int, ...],
+        results: tuple[int, ...], rule: Rule, *, region: int, remat: int, custom: int,
+        transposed: bool, eqn: Any, caller: Any, body: tuple[int, ...] = (),
+        tie: Tie | None = None,
     ) -> None:  # fmt: skip
         self.index = index
-        self.serial = index  # its number in the walk over the jaxpr, dead ops included
+        self.key = key  # the same whenever the function is traced, and of no other op
         self.name = name
         self.operands = operands  # value indices, LITERAL for numbers
         self.results = results
@@ -86,8 +89,7 @@ class Op:
         self.eqn = eqn  # the JAX equation
         self.caller = caller  # the equation in the user's code when JAX's own code wrote eqn
         self.body = body  # the regions of a loop or branch, or those that a tie leads into
-        self.tie = tie  # joins values inside and outside a region; computes nothing
-        self.position = position  # of a tie: which result of the loop or branch it gives
+        self.tie = tie  # what it joins, if it computes nothing
 
     @property
     def is_region(self) -> bool:
@@ -95,14 +97,21 @@ class Op:
         return bool(self.body) and not self.tie
 
     @property
+    def position(self) -> int:
+        """Which operand or result of the loop, branch or function a tie joins."""
+        number = self.key[-1]
+        assert isinstance(number, int)
+        return number
+
+    @property
     def operand_region(self) -> int:
         """Where its operands are moved: what leaves a round of a loop is moved in every round."""
-        return self.body[0] if self.name in LEAVES_ROUND else self.region
+        return self.body[0] if self.tie in LEAVES_ROUND else self.region
 
     @property
     def result_region(self) -> int:
         """Where its results are moved: what a loop takes from a stack is moved in every round."""
-        return self.body[0] if self.name == "scan.xs" else self.region
+        return self.body[0] if self.tie is Tie.SCAN_XS else self.region
 
     @property
     def source(self) -> _jax.Frame | None:
@@ -116,7 +125,7 @@ class Region:
     """The body of a scan, while or cond; region 0 is the function itself."""
 
     index: int
-    kind: str  # "function", "scan", "while", "while_cond", "cond"
+    kind: Kind
     parent: int
     trips: int  # times it runs for one run of its parent
     inputs: tuple[int, ...] = ()
@@ -148,7 +157,6 @@ class Program:
     donated: frozenset[int]  # inputs the caller gives up
     aliases: dict[int, int]  # output position -> donated input value whose buffer it takes
     pins: list[UserPin]
-    walk_length: int  # ops in the walk over the jaxpr, dead ones included
     signature: Any = None  # program.arguments.Signature
     _uses: Any = field(default=None, repr=False)
     _numbers: Any = field(default=None, repr=False)
@@ -222,11 +230,6 @@ class Program:
 
         return format_program(self)
 
-
-CARRIES = ("scan.carry", "while.carry")
-LEAVES_ROUND = (*CARRIES, "scan.ys")  # ties through which a value leaves one round of a loop
-ENTRY_TIES = ("scan.const", "scan.init", "scan.xs", "while.const", "while.init", "cond.operand")
-EXIT_TIES = (*LEAVES_ROUND, "cond.result")
 
 LONGEST_RECIPE = 16  # ops; what takes more is worth keeping
 

@@ -11,7 +11,7 @@ from shardwright._version import __version__
 from shardwright.analysis.labels import any_index
 from shardwright.cost.breakdown import peak_breakdown
 from shardwright.cost.model import CostModel, model_collectives, partitioned
-from shardwright.lowering.steps import Spec, border_specs
+from shardwright.lowering.specs import Spec, border_specs
 from shardwright.program.fingerprint import argument_types, fingerprint, result_types
 from shardwright.program.types import Program
 from shardwright.record.types import (

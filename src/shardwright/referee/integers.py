@@ -14,6 +14,9 @@ import jax
 import numpy as np
 
 from shardwright import _jax
+from shardwright.program.interpret import OUTSIDE, Place, enter
+from shardwright.program.regions import Borders, Port
+from shardwright.program.ties import Tie
 
 Labels = frozenset[int]  # the arguments that a value is computed from
 NONE: Labels = frozenset()
@@ -30,79 +33,78 @@ class Use:
 
 def integer_uses(closed: Any) -> list[Use]:
     """The Use of each argument of a closed jaxpr; empty for what is no integer."""
-    jaxpr = closed.jaxpr
-    uses = [Use() for _ in jaxpr.invars]
-    _follow(jaxpr, [frozenset({i}) for i in range(len(uses))], uses)
-    return uses
+    given = [frozenset({i}) for i in range(len(closed.jaxpr.invars))]
+    follow = _Follow([Use() for _ in given])
+    enter(follow, closed, _integers(closed.jaxpr.invars, given), OUTSIDE)
+    return follow.uses
 
 
-def _follow(jaxpr: Any, given: Sequence[Labels], uses: list[Use]) -> list[Labels]:
-    """The labels of the results, given those of the arguments; uses are noted on the way."""
-    env: dict[Any, Labels] = {}
+class _Follow:
+    """The handlers of the walk that follow labels; uses are noted on the way."""
 
-    def read(v: Any) -> Labels:
-        return NONE if isinstance(v, _jax.Literal) else env.get(v, NONE)
+    def __init__(self, uses: list[Use]) -> None:
+        self.uses = uses
 
-    def write(v: Any, labels: Labels) -> None:
-        if labels and _is_integer(v.aval):
-            env[v] = labels
+    def literal(self, number: Any) -> Labels:
+        return NONE
 
-    for v, labels in zip(jaxpr.invars, given, strict=True):
-        write(v, labels)
-    for eqn in jaxpr.eqns:
-        into = [read(v) for v in eqn.invars]
-        if any(into):
-            for v, labels in zip(eqn.outvars, _through(eqn, into, uses), strict=True):
-                write(v, labels)
-    return [read(v) for v in jaxpr.outvars]
+    def constants(self, arrays: Sequence[Any]) -> list[Labels]:
+        return [NONE] * len(arrays)
 
-
-def _through(eqn: Any, into: list[Labels], uses: list[Use]) -> list[Labels]:
-    """The labels of an equation's results."""
-    name, params = eqn.primitive.name, eqn.params
-    if name in INDEXED:
-        for labels, limit in INDEXED[name](eqn, into):
+    def op(self, eqn: Any, operands: list[Labels], place: Place) -> list[Labels]:
+        """Every result has the labels of all operands, unless a jaxpr inside says more."""
+        for labels, limit in INDEXED.get(eqn.primitive.name, _no_index)(eqn, operands):
             for i in labels if limit > 1 else NONE:  # one position is no choice
-                uses[i].limits.add(limit)
-                if params.get("mode") == jax.lax.GatherScatterMode.PROMISE_IN_BOUNDS:
-                    uses[i].promised = uses[i].promised or _line(eqn)
-    elif name == "while":
-        split = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
-        of_cond, of_body, carry = into[: split[0]], into[split[0] : split[1]], into[split[1] :]
-        body, cond = (_jax.open_jaxpr(params[key])[0] for key in ("body_jaxpr", "cond_jaxpr"))
-        carry = _round_and_round(body, of_body, carry, [], uses)
-        for i in _follow(cond, [*of_cond, *carry], uses)[0]:
-            uses[i].counts_rounds = True
-        return carry
-    elif name == "scan":
-        first, rest = params["num_consts"], params["num_consts"] + params["num_carry"]
-        body = _jax.open_jaxpr(params["jaxpr"])[0]
-        carry = _round_and_round(body, into[:first], into[first:rest], into[rest:], uses)
-        return _follow(body, [*into[:first], *carry, *into[rest:]], uses)
-    elif name == "cond":
-        for i in into[0]:
-            uses[i].limits.add(len(params["branches"]))
-        bodies = [_jax.open_jaxpr(branch)[0] for branch in params["branches"]]
-        outs = [_follow(body, into[1:], uses) for body in bodies]
-        return [frozenset().union(into[0], *labels) for labels in zip(*outs, strict=True)]
-    for inner in params.values():
-        if hasattr(inner, "eqns") or hasattr(inner, "jaxpr"):
-            body = _jax.open_jaxpr(inner)[0]
-            if len(body.invars) == len(into) and len(body.outvars) == len(eqn.outvars):
-                return _follow(body, into, uses)
-    return [frozenset().union(*into)] * len(eqn.outvars)
+                self.uses[i].limits.add(limit)
+                if eqn.params.get("mode") == jax.lax.GatherScatterMode.PROMISE_IN_BOUNDS:
+                    self.uses[i].promised = self.uses[i].promised or _line(eqn)
+        for inner in eqn.params.values():
+            if hasattr(inner, "eqns") or hasattr(inner, "jaxpr"):
+                body, _ = _jax.open_jaxpr(inner)
+                if len(body.invars) == len(operands) and len(body.outvars) == len(eqn.outvars):
+                    return enter(self, inner, operands, place)
+        return _integers(eqn.outvars, [frozenset().union(*operands)] * len(eqn.outvars))
+
+    def call(self, eqn: Any, called: Any, operands: list[Labels], place: Place) -> list[Labels]:
+        return enter(self, called, operands, place)
+
+    def region(
+        self, eqn: Any, borders: Borders, operands: list[Labels], place: Place
+    ) -> list[Labels]:
+        """The labels of the results once another round of a loop adds none."""
+        inputs = {port: operands[e.operand] for e in borders.entries for port in e.inputs}
+        outputs: dict[Port, Labels] = {}
+        before: dict[Port, Labels] | None = None
+        while inputs != before:
+            before = dict(inputs)
+            for b, body in enumerate(borders.bodies):
+                given = [inputs[Port(b, i)] for i in range(len(body.jaxpr.in_avals))]
+                for i, labels in enumerate(enter(self, body.jaxpr, given, place)):
+                    outputs[Port(b, i)] = labels
+            for leaves in borders.exits:
+                for port in leaves.next_round:
+                    inputs[port] |= outputs[leaves.outputs[0]]
+        branches_on = NONE if borders.branches_on is None else operands[borders.branches_on]
+        for i in branches_on:
+            self.uses[i].limits.add(len(borders.bodies))
+        for i in outputs[Port(0, 0)] if borders.bodies[0].kind == "while_cond" else NONE:
+            self.uses[i].counts_rounds = True
+        results = []
+        for leaves in borders.exits:
+            no_round = leaves.next_round if leaves.tie is Tie.WHILE_CARRY else ()
+            from_bodies = (outputs[port] for port in leaves.outputs)
+            results.append(branches_on.union(*from_bodies, *(inputs[port] for port in no_round)))
+        return _integers(eqn.outvars, results)
 
 
-def _round_and_round(
-    body: Any, consts: list[Labels], carry: list[Labels], xs: list[Labels], uses: list[Use]
-) -> list[Labels]:
-    """The labels of a loop's carry once another round adds none."""
-    while True:
-        after = _follow(body, [*consts, *carry, *xs], uses)[: len(carry)]
-        both = [a | b for a, b in zip(carry, after, strict=True)]
-        if both == carry:
-            return carry
-        carry = both
+def _integers(variables: Sequence[Any], labels: Sequence[Labels]) -> list[Labels]:
+    """The labels of integers and booleans; none of others."""
+    rows = zip(variables, labels, strict=True)
+    return [given if _is_integer(v.aval) else NONE for v, given in rows]
+
+
+def _no_index(eqn: Any, into: list[Labels]) -> list[tuple[Labels, int]]:
+    return []
 
 
 def _dynamic_slice(eqn: Any, into: list[Labels]) -> list[tuple[Labels, int]]:

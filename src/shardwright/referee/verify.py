@@ -197,7 +197,7 @@ def _unsharded(closed: Any, steps: Steps) -> Callable[..., list[Any]]:
     if not _jax.has_explicit_types(closed):
         return jax.extend.core.jaxpr_as_fun(closed)
     nowhere = replace(
-        steps, by_serial={}, exits={}, inputs=((),) * len(steps.inputs),
+        steps, actions={}, inputs=((),) * len(steps.inputs),
         outputs=((),) * len(steps.outputs),
     )  # fmt: skip
     return lambda *arrays: apply_steps(closed, nowhere, None, arrays)

@@ -8,6 +8,7 @@ from itertools import permutations
 import numpy as np
 
 from shardwright.cost.model import CostModel
+from shardwright.program.ties import CONSTS, Tie
 from shardwright.program.types import LITERAL
 from shardwright.search.objective import Budget, Objective
 from shardwright.search.space import Space
@@ -114,7 +115,7 @@ def _candidates(model: CostModel) -> list[int]:
     What a loop only reads may: then it is moved once, before the loop.
     """
     program, of_value = model.analysis.program, model.layouts.of_value
-    alike = [op for op in program.ops if op.tie and not op.name.endswith((".const", "return"))]
+    alike = [op for op in program.ops if op.tie not in (None, Tie.RETURN, *CONSTS)]
     tied = {
         int(of_value[v]) for op in alike for v in (*op.operands, *op.results) if v != LITERAL
     }  # fmt: skip

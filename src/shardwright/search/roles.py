@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwright.analysis.analysis import Analysis
+from shardwright.program.ties import Tie
 from shardwright.program.types import LITERAL, TOP, Op, Program
 from shardwright.rules.rule import MATRIX
 
@@ -120,7 +121,7 @@ def _batch(analysis: Analysis, groups_of: list[list[tuple[int, int]]]) -> tuple[
     program = analysis.program
     contracted = _contracted(analysis)
     looped = {
-        g for op in program.ops if op.name == "scan.xs" and op.operands[0] != LITERAL
+        g for op in program.ops if op.tie is Tie.SCAN_XS and op.operands[0] != LITERAL
         for g, dim in groups_of[op.operands[0]] if dim == 0
     }  # fmt: skip
     worth = {g.index: g for g in analysis.groups}

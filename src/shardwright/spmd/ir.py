@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
+from shardwright.program.ties import Tie
 from shardwright.program.types import LITERAL, Op, Program, format_type
 from shardwright.rules.rule import factor_names
 from shardwright.spmd.follow import Choice, Prices
@@ -242,7 +243,7 @@ def find_collectives(given: Partitioned) -> list[Collective]:
             if not moves:
                 continue
             stored = given.shape(v)
-            if op.name == "return":
+            if op.tie is Tie.RETURN:
                 cause = Cause("returned", value=returned[v], stored=stored)
             elif choice.partial:
                 cause = Cause("partial", op.name, stored=stored)

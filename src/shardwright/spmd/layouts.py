@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from shardwright.analysis.analysis import Analysis
-from shardwright.program.types import CARRIES, LITERAL, NO_OP, Program
+from shardwright.program.ties import CARRIES, Tie
+from shardwright.program.types import LITERAL, NO_OP, Program
 from shardwright.rules.rule import MATRIX
 from shardwright.spmd.claim import Claims
 from shardwright.spmd.decisions import Placement, State
@@ -117,9 +118,9 @@ def find_updates(program: Program) -> list[bool]:
     while feeds != before:  # what a loop hands to its next round comes back to its first op
         before = list(feeds)
         for op in reversed(program.ops):
-            read = op.operands if op.name in CARRIES else ()
+            read = op.operands if op.tie in CARRIES else ()
             if op.rule.unit == MATRIX or any(feeds[v] for v in (*op.results, *read)):
-                alike = op.results if op.name in ("while.init", *CARRIES) else ()
+                alike = op.results if op.tie in (Tie.WHILE_INIT, *CARRIES) else ()
                 for v in (*op.operands, *alike):
                     feeds[v] = True
         feeds[LITERAL] = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from shardwright.program.ties import Tie
 from shardwright.program.types import LITERAL, NO_OP, Op, Program
 from shardwright.rules.rule import MATRIX, PASS, Rule
 from shardwright.spmd.follow import Choice
@@ -115,12 +116,13 @@ def _accumulators(program: Program) -> dict[int, Loop]:
     """{what an addition to a carry of a scan gives: the loop}, if nothing else uses either."""
     uses, found = program.uses(), {}
     for tie in program.ops:
-        if tie.name != "scan.carry" or len(tie.operands) < 2:  # the next round gets a literal
+        if tie.tie is not Tie.SCAN_CARRY or len(tie.operands) < 2:  # the next round gets a literal
             continue
         after, before = tie.operands
         add = program.values[after].op
         if (
             add != NO_OP
+            and program.values[before].op != NO_OP  # it starts from a literal: nothing to enter by
             and uses[after] == [tie.index]
             and set(uses[before]) == {add, tie.index}
             and program.ops[add].custom == tie.custom

@@ -1,0 +1,209 @@
+"""What lowering does at an op: small values, applied one after the other (perform.py).
+
+Those on operands come first, then one that computes, then those on results. Those of a loop's or
+branch's entry tie act on the operand outside and on the results inside its bodies, those of an
+exit tie on operands inside and on the result outside.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from shardwright.lowering.specs import Spec, Way, format_way
+from shardwright.spmd.sums import Order
+
+
+@dataclass(frozen=True, slots=True)
+class Unreduced:
+    """An array with one leading dim per mesh axis, over which it still has to be summed."""
+
+    axes: tuple[str, ...]
+    sizes: tuple[int, ...]
+    way: Way  # of the sum: as produced, ..., as stored
+    # (axes, dim) of one reduce-scatter after the other, from the first sharding to the second.
+    scatter: tuple[tuple[tuple[str, ...], int], ...] = ()
+
+    @property
+    def spec(self) -> Spec:
+        """Where the parts are: the leading dims on their axes, the rest as produced."""
+        return (*((axis,) for axis in self.axes), *self.way[0])
+
+    def in_order(self, order: Order) -> Unreduced:
+        """The same sums with their dims in another order."""
+        way = tuple(tuple(() if d is None else spec[d] for d in order) for spec in self.way)
+        scatter = tuple((axes, order.index(dim)) for axes, dim in self.scatter)
+        return Unreduced(self.axes, self.sizes, way, scatter)
+
+    def __str__(self) -> str:
+        return f"unreduced over {'+'.join(self.axes)}"
+
+
+# On operands ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Constrain:
+    """An operand is led through these shardings; one copy serves all uses in the same place."""
+
+    operand: int  # of an exit tie: the body that gives it
+    way: Way
+    sends: bool  # whether it is sent to other devices on the way, not only sliced
+
+    def __str__(self) -> str:
+        return f"constrain operand {self.operand} to {format_way(self.way)}"
+
+
+@dataclass(frozen=True, slots=True)
+class BeforeLoop:
+    """The operand of an entry tie is brought to where the body has it, once before the loop."""
+
+    way: Way
+
+    def __str__(self) -> str:
+        return f"before the loop to {format_way(self.way)}"
+
+
+@dataclass(frozen=True, slots=True)
+class StartSum:
+    """What a loop adds to is carried unreduced: one device starts from the operand."""
+
+    of: Unreduced
+
+    def __str__(self) -> str:
+        return f"start sum, {self.of}"
+
+
+@dataclass(frozen=True, slots=True)
+class ClampStarts:
+    """The starts of a dynamic slice leave room for it."""
+
+    def __str__(self) -> str:
+        return "clamp starts"
+
+
+# Computing --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """The op as it is."""
+
+    def __str__(self) -> str:
+        return "compute"
+
+
+@dataclass(frozen=True, slots=True)
+class Rematerialize:
+    """The op of a constant subgraph: each use makes it again, in the parts that it needs."""
+
+    dims: tuple[tuple[int | None, ...], ...]  # [operands][dims] the result's dim; None: none
+
+    def __str__(self) -> str:
+        return "rematerialize for each use"
+
+
+@dataclass(frozen=True, slots=True)
+class PickEntries:
+    """A slice of dims of which every device holds one entry, to one entry: a sum with zeros."""
+
+    dims: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"pick entries of dims {', '.join(map(str, self.dims))}"
+
+
+@dataclass(frozen=True, slots=True)
+class OnShards:
+    """The op on each device's shards, in a shard_map."""
+
+    operands: tuple[Spec, ...]
+    results: tuple[Spec, ...]
+
+    def __str__(self) -> str:
+        return "compute in shard_map"
+
+
+class Halo(NamedTuple):
+    """Rows that neighbours send each other along a split dim of a convolution's image."""
+
+    dim: int
+    axes: tuple[str, ...]
+    before: int  # rows of the shard before
+    after: int  # rows of the shard behind
+
+    def __str__(self) -> str:
+        return f"{self.before}+{self.after} rows of dim {self.dim} over {'+'.join(self.axes)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Convolve:
+    """A convolution on each device's shards, after neighbours have exchanged rows."""
+
+    operands: tuple[Spec, ...]
+    result: Spec
+    halos: tuple[Halo, ...]
+    sum_over: tuple[str, ...]  # axes
+
+    def __str__(self) -> str:
+        halos = "".join(f"exchange {halo}, " for halo in self.halos)
+        total = f", sum over {'+'.join(self.sum_over)}" if self.sum_over else ""
+        return f"{halos}convolve in shard_map{total}"
+
+
+@dataclass(frozen=True, slots=True)
+class PartialSums:
+    """The op's partial sums as data: split dims become leading dims of operands and result."""
+
+    result: Unreduced
+    dims: tuple[tuple[int | None, ...], ...]  # [operands][axes] the operand's dim that is split
+    onto: bool = False  # entries are added to the first operand: one part starts from it
+
+    def __str__(self) -> str:
+        return f"partial sums, {self.result}"
+
+
+@dataclass(frozen=True, slots=True)
+class PassSums:
+    """The op on each of the partial sums; its result's dims are in this order."""
+
+    order: Order
+
+    def __str__(self) -> str:
+        return "pass partial sums"
+
+
+# On results -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """Partial sums are added up over their axes and brought to where the sum is stored."""
+
+    store: Spec
+
+    def __str__(self) -> str:
+        return f"reduce, store as {format_way((self.store,))}"
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A result is led through these shardings: as produced, ..., as stored."""
+
+    result: int
+    way: Way
+
+    def __str__(self) -> str:
+        which = f" result {self.result}" if self.result else ""
+        return f"store{which} as {format_way(self.way)}"
+
+
+Action = (
+    Constrain | BeforeLoop | StartSum | ClampStarts
+    | Compute | Rematerialize | PickEntries | OnShards | Convolve | PartialSums | PassSums
+    | Reduce | Store
+)  # fmt: skip
+Actions = tuple[Action, ...]
+ON_RESULTS = (Reduce, Store)
+
+AS_IT_IS: Actions = (Compute(),)  # at an op that nothing needs

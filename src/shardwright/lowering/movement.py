@@ -1,0 +1,75 @@
+"""Arrays led through shardings, and where a compiler may not move them earlier."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+from jax.sharding import NamedSharding
+
+from shardwright import _jax
+from shardwright.lowering.actions import Constrain
+from shardwright.lowering.slots import Slot
+from shardwright.lowering.specs import Spec, Way, partition_spec
+
+
+class Mover:
+    """The mesh, the copies that have been made on it, and the loop around."""
+
+    def __init__(self, mesh: Any) -> None:
+        self.mesh = mesh
+        self._round: Any = None  # something that differs between the rounds of the loop around
+        self._shardings: dict[Spec, NamedSharding] = {}
+        self._copies: dict[tuple[int, Way, bool], tuple[Any, Any]] = {}
+
+    @contextmanager
+    def another_trace(self, changes: Any = None) -> Iterator[None]:
+        """Inside a body: of a call, or of a loop whose rounds differ in `changes`."""
+        outside = self._round, self._copies
+        self._round, self._copies = changes, {}
+        yield
+        self._round, self._copies = outside
+
+    def lead(self, array: Any, way: Way) -> Any:
+        """The array led through these shardings."""
+        for spec in way:
+            if not spec:
+                continue
+            if spec not in self._shardings:
+                self._shardings[spec] = NamedSharding(self.mesh, partition_spec(spec))
+            array = jax.lax.with_sharding_constraint(array, self._shardings[spec])
+        return array
+
+    def constrained(self, slot: Slot, how: Constrain, *, transposed: bool) -> Any:
+        """An operand as an op needs it; one copy serves all uses in the same place.
+
+        What is moved for the forward pass is moved again for the backward pass.
+        """
+        key = (id(slot.array), how.way, transposed)
+        if key not in self._copies:
+            held = self._made(slot, how.way[-1], {})
+            if how.sends:
+                held = self._here(held, slot, transposed)
+            moved = self.lead(held, how.way)
+            self._copies[key] = (slot.array, moved)  # keeps the array, and so its id
+        return self._copies[key][1]
+
+    def _here(self, held: Any, slot: Slot, transposed: bool) -> Any:
+        """What is about to be sent, from here: a compiler does not send it earlier."""
+        if slot.invariant and self._round is not None:
+            return jax.lax.optimization_barrier((held, self._round))[0]
+        return jax.lax.optimization_barrier(held) if transposed else held
+
+    def _made(self, slot: Slot, spec: Spec, known: dict[tuple[int, Spec], Any]) -> Any:
+        """An array of a constant subgraph made anew in this sharding; others as they are."""
+        if slot.recipe is None:
+            return slot.array
+        key = (id(slot.array), spec)
+        if key not in known:
+            eqn, operands, dims = slot.recipe
+            specs = [tuple(() if d is None else spec[d] for d in row) for row in dims]
+            args = [self._made(s, one, known) for s, one in zip(operands, specs, strict=True)]
+            known[key] = self.lead(_jax.bind(eqn, args)[0], (spec,))
+        return known[key]

@@ -1,0 +1,87 @@
+"""Partial sums of a decided program: which are written out as data, and which reduced later."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from shardwright.lowering.actions import PartialSums, Unreduced
+from shardwright.lowering.specs import Way
+from shardwright.program.types import LITERAL, Op
+from shardwright.spmd.follow import Choice
+from shardwright.spmd.ir import Partitioned, reduction_of
+from shardwright.spmd.moves import REDUCE_SCATTER
+from shardwright.spmd.opclass import OpClass, adds_entries
+from shardwright.spmd.sums import Leaf, find_sums
+
+
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """What is reduced later than where it is made."""
+
+    values: set[int] = field(default_factory=set)  # that are unreduced where they are read
+    loops: dict[int, Leaf] = field(default_factory=dict)  # {init tie: a part of what it adds up}
+
+
+def find_deferred(given: Partitioned) -> Deferred:
+    """The sums that are reduced after their additions, or after their loops."""
+    program, uses, deferred = given.program, given.program.uses(), Deferred()
+    for one in find_sums(program):
+        once = reduction_of(given, one)
+        if once is None:
+            continue
+        for leaf in one.leaves:
+            value = program.ops[leaf.op].results[0]
+            while value != one.value:
+                deferred.values.add(value)
+                (use,) = uses[value]
+                (value,) = program.ops[use].results
+        if once.after_loop and one.loop is not None:
+            deferred.values.update((one.value, *program.ops[one.loop.init].results))
+            deferred.loops[one.loop.init] = one.leaves[0]
+    return deferred
+
+
+def partial_sums(given: Partitioned, op: Op, way: Way, deferred: Deferred) -> PartialSums | None:
+    """The explicit form of an op's partial sums; None where the plain one is reduced as planned.
+
+    A compiler reduces at once, and one axis after the other.
+    """
+    number = int(given.classes.of_op[op.index])
+    op_class, choice = given.classes.table[number], given.choices[number]
+    if not choice.partial or not op_class.at_once:
+        return None
+    scatter = _scatter(given, op_class, choice)
+    atoms = {choice.claims[a] for a in choice.partial}
+    if not (op.results[0] in deferred.values or len(atoms) > 1 or scatter):
+        return None
+    dims = []
+    slots = iter(op_class.operands)
+    for v in op.operands:
+        slot = None if v == LITERAL else next(slots)
+        row: list[int | None] = []
+        for a in choice.partial:
+            if slot is None or choice.claims[a] not in slot.to_op:
+                row.append(None)
+            else:
+                row.append(slot.layout.atoms[slot.to_op.index(choice.claims[a])].dim)
+        dims.append(tuple(row))
+    names, sizes = zip(*(given.axes[a] for a in choice.partial), strict=True)
+    return PartialSums(Unreduced(names, sizes, way, scatter), tuple(dims), adds_entries(op.rule))
+
+
+def _scatter(
+    given: Partitioned, op_class: OpClass, choice: Choice
+) -> tuple[tuple[tuple[str, ...], int], ...]:
+    """(axes, dim) of the reduce-scatters of a sum over several axes, as `Unreduced` has them.
+
+    Compilers turn an all-reduce over one axis and a slice into a reduce-scatter by themselves.
+    """
+    if len(choice.partial) < 2:
+        return ()
+    atoms, found = op_class.results[0].layout.atoms, []
+    for m in choice.result_moves[0]:
+        if m.kind == REDUCE_SCATTER:
+            on = [atoms[m.after[a]] for a in m.axes]
+            axes = sorted(zip([atom.place for atom in on], m.axes, strict=True))
+            found.append((tuple(given.axes[a][0] for _, a in axes), on[0].dim))
+    return tuple(found)

@@ -1,0 +1,31 @@
+"""What a value is while a plan is applied: an array, and what is known of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from shardwright.lowering.actions import Unreduced
+
+
+class Slot(NamedTuple):
+    """An array in the walk."""
+
+    array: Any
+    literal: bool = False  # a number in the program text
+    unreduced: Unreduced | None = None  # leading dims that still have to be summed
+    recipe: Recipe | None = None  # of a constant subgraph
+    invariant: bool = False  # the same in every round of the loop around it
+
+
+class Recipe(NamedTuple):
+    """How to make an array of a constant subgraph again: any device can make any part of it."""
+
+    eqn: Any
+    operands: list[Slot]
+    dims: tuple[tuple[int | None, ...], ...]  # [operands][dims] the result's dim
+
+
+def all_invariant(operands: Sequence[Slot]) -> bool:
+    """Whether what is computed from these is the same in every round of the loop around."""
+    return all(s.invariant or s.literal for s in operands)

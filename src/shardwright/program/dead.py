@@ -1,0 +1,94 @@
+"""Dead code: what neither a result nor an effect of the function needs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from shardwright.program.ties import CARRIES
+from shardwright.program.types import LITERAL, NO_OP, TOP, Op, Program
+
+
+def drop_dead(program: Program) -> None:
+    """Drops ops that nothing needs and values that nothing names, and renumbers both."""
+    program.ops = live_ops(program)
+    _drop_regions(program)
+    top = program.regions[TOP]
+    named = [False] * (len(program.values) + 1)  # the last entry stands for literals
+    for op in program.ops:
+        for v in op.operands:
+            named[v] = True
+        for v in op.results:
+            named[v] = True
+    for v in (*top.inputs, *top.outputs):
+        named[v] = True
+    named.pop()
+    place = [LITERAL] * (len(program.values) + 1)
+    live = [v for v, yes in zip(program.values, named, strict=True) if yes]
+    for i, value in enumerate(live):
+        place[value.index] = i
+        value.index = i
+    op_place = {op.index: i for i, op in enumerate(program.ops)}
+    for op in program.ops:
+        op.index = op_place[op.index]
+        op.operands = tuple([place[v] for v in op.operands])
+        op.results = tuple([place[v] for v in op.results])
+    for value in live:
+        value.op = op_place.get(value.op, NO_OP)
+    for region in program.regions:
+        region.op = op_place.get(region.op, NO_OP)
+        region.inputs = tuple(place[v] for v in region.inputs)
+        region.outputs = tuple(place[v] for v in region.outputs)
+    program.pins = [replace(p, value=place[p.value]) for p in program.pins if place[p.value] >= 0]
+    program.values = live
+    count = len(program.consts)
+    program.consts, program.inputs = top.inputs[:count], top.inputs[count:]
+    program.outputs = top.outputs
+
+
+def _drop_regions(program: Program) -> None:
+    """Drops the bodies of loops and branches that are gone, and renumbers the others."""
+    used = {TOP, *(r for op in program.ops for r in op.body)}
+    if len(used) == len(program.regions):
+        return
+    program.regions = [r for r in program.regions if r.index in used]
+    number = {r.index: i for i, r in enumerate(program.regions)}
+    for region in program.regions:
+        region.index, region.parent = number[region.index], number[region.parent]
+    for op in program.ops:
+        op.region, op.body = number[op.region], tuple([number[r] for r in op.body])
+
+
+def live_ops(program: Program) -> list[Op]:
+    """The ops that a result or an effect needs; of a loop that is needed all that it carries."""
+    regions = program.regions
+    needed = [False] * (len(program.values) + 1)  # the last entry stands for literals
+    for v in program.outputs:
+        needed[v] = True
+    running: set[int] = {NO_OP}  # loops and branches that are needed, and the function itself
+    kept: list[Op] = []
+    before = 0
+    while len(running) > before:  # what a loop needs of its next round stands behind its use
+        before = len(running)
+        kept = []
+        for op in reversed(program.ops):
+            home = regions[op.body[0]].op if op.body else NO_OP  # the loop or branch of a tie
+            effect = not op.tie and op.eqn.effects
+            live = effect or op.index in running
+            for v in op.results:
+                live = live or needed[v]
+            if not live and not (op.tie in CARRIES and home in running):
+                continue
+            kept.append(op)
+            running.add(home)
+            region = op.region
+            while effect and region != TOP:
+                running.add(regions[region].op)
+                region = regions[region].parent
+            for v in op.operands:
+                needed[v] = True
+        for r in regions:
+            if r.kind == "while_cond" and r.op in running:
+                for v in r.outputs:
+                    needed[v] = True
+    kept.reverse()
+    return kept

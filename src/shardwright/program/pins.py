@@ -1,0 +1,29 @@
+"""Shardings in the user's code: what they say of the Program's values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from shardwright.program.types import UserPin
+
+# Primitives that only say how a value is split: the parameter, and what the user wrote.
+PINS = {
+    "sharding_constraint": ("sharding", "with_sharding_constraint"),
+    "reshard": ("dst_sharding", "reshard"),
+}
+OUT_SHARDINGS = ("out_sharding", "sharding")  # parameters of any other op under explicit axes
+
+
+def user_pins(eqn: Any, results: Sequence[int], *, transposed: bool) -> Sequence[UserPin]:
+    """What an equation says of how its result is split; a backward pass only repeats it."""
+    if eqn.primitive.name in PINS:
+        parameter, by = PINS[eqn.primitive.name]
+        return (UserPin(results[0], eqn.params[parameter], by),)
+    if transposed:
+        return ()
+    shardings = [eqn.params[p] for p in OUT_SHARDINGS if p in eqn.params]
+    named = [s for s in shardings if isinstance(s, jax.sharding.NamedSharding)]
+    return [UserPin(results[0], sharding, "out_sharding") for sharding in named]

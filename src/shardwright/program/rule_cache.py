@@ -1,0 +1,73 @@
+"""Types and rules of equations, each made once for all that are alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from shardwright.program.ties import CARRIES, Tie
+from shardwright.rules.registry import lookup
+from shardwright.rules.rule import NOTHING, OpShape, Rule, TensorShape, einsum
+
+
+class RuleCache:
+    """What has been made so far."""
+
+    def __init__(self) -> None:
+        self._types: dict[Any, TensorShape] = {}
+        self._rules: dict[Any, Rule] = {}
+
+    def type_of(self, aval: Any) -> TensorShape:
+        """The shape and dtype of an abstract value."""
+        key = (getattr(aval, "shape", ()), getattr(aval, "dtype", None))
+        type_ = self._types.get(key)
+        if type_ is None:
+            shape, dtype = key
+            type_ = self._types[key] = TensorShape(tuple(shape), dtype or np.dtype(np.float32))
+        return type_
+
+    def rule(self, eqn: Any) -> Rule:
+        """The rule of an op: that of all ops with its shapes and parameters."""
+        name = eqn.primitive.name
+        types = tuple([(v.aval.shape, v.aval.dtype) for v in eqn.invars])
+        try:
+            key = (name, types, tuple(eqn.params.items()))
+            rule = self._rules.get(key)
+        except (TypeError, AttributeError):  # unhashable parameters, tokens
+            key, rule = None, None
+        if rule is None:
+            shape = OpShape(
+                name,
+                tuple(self.type_of(v.aval) for v in eqn.invars),
+                tuple(self.type_of(v.aval) for v in eqn.outvars),
+                eqn.params,
+            )
+            rule = lookup(shape)
+            if key is not None:
+                self._rules[key] = rule
+        return rule
+
+    def tie_rule(
+        self, tie: Tie, operands: Sequence[TensorShape], results: Sequence[TensorShape]
+    ) -> Rule:
+        """The rule of a tie: operands and results are one array.
+
+        The leading dim of a scan's xs and ys is its own factor, and is never split inside. Of what
+        comes round, the operand that came into the round leads.
+        """
+        types = (*operands, *results)
+        leader = len(operands) - 1 if tie in CARRIES else None
+        stacked = {Tie.SCAN_XS: 0, Tie.SCAN_YS: 1}.get(tie)
+        key = ("tie", types, stacked, len(operands), leader)
+        rule = self._rules.get(key)
+        if rule is None:
+            same = range(min(len(t.shape) for t in types))
+            dims = [["layer", *same] if i == stacked else [*same] for i in range(len(types))]
+            rule = self._rules[key] = einsum(
+                OpShape(tie.value, tuple(operands), tuple(results), {}),
+                dims[: len(operands)], dims[len(operands) :], replicate=["layer"],
+                unit=NOTHING, work=0.0, fusible=True, leader=leader,
+            )  # fmt: skip
+        return rule
