@@ -35,7 +35,7 @@ from shardwright.search.space import Space
 from shardwright.spmd.layout import WHOLE
 from shardwright.zoo import programs
 from tests.search.programs import model_of
-from tests.search.tree_cases import KNOWN
+from tests.search.tree_cases import CUT_SHORT, KNOWN, NOT_PROVEN, UNSEEN
 
 EVERY_KIND = [
     "mlp_grad", "attention_grad", "transformer_train", "transformer_scan_train",
@@ -64,22 +64,49 @@ def test_same_seed_same_answer(name: str) -> None:
     assert found[0].certificate == found[1].certificate
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name, mesh, on", KNOWN)
-def test_tree_search_alone_reaches_the_optimum(name: str, mesh: dict[str, int], on: str) -> None:
+CUT = "lists of 72 groups are cut at 20,000 axis placements: the tree alone is 3% off"
+
+
+def tree_search_alone(name: str, mesh: dict[str, int], on: str) -> tuple[list[float], Objective]:
+    """What three seeds reach from the empty state, and an objective that knows their best."""
     model = model_of(name, mesh, on)
     space, memory = Space(model), model.device.usable_bytes
-    reached, proof = [], Objective(model, memory)
-    for seed in range(10):
+    reached, known = [], Objective(model, memory)
+    for seed in range(3):  # benchmarks/tree_search.py has twenty
         objective = Objective(model, memory)
-        tree_search(Responses(space, objective), Budget(evaluations=2000, patience=2000), seed=seed)
-        assert objective.best is not None and objective.evaluations <= 2000 + len(space.actions)
+        budget = Budget(evaluations=600, patience=600)
+        tree_search(Responses(space, objective), budget, seed=seed)
+        assert objective.best is not None and objective.evaluations <= 600 + 100
         reached.append(objective.best_s)
-        proof([objective.best])
-    certificate, _ = certify(space, proof, Budget(), Limits().scaled(2))
-    best = min(proof.best_s, *reached)
-    assert certificate.against(best).kind == "optimal"
-    assert sum(r <= best * 1.01 for r in reached) >= 9, [r / best for r in reached]
+        known([objective.best])
+    return reached, known
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name, mesh, on", [*KNOWN, *(c for c in UNSEEN if c not in NOT_PROVEN)])
+def test_tree_search_alone_reaches_the_optimum(name: str, mesh: dict[str, int], on: str) -> None:
+    reached, known = tree_search_alone(name, mesh, on)
+    certificate, _ = certify(Space(known.model), known, Budget(), Limits().scaled(2))
+    assert certificate.against(known.best_s).kind == "optimal"
+    assert max(reached) <= known.best_s * 1.01
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name, mesh, on",
+    [
+        pytest.param(
+            *case, marks=pytest.mark.xfail(strict=True, reason=CUT) if case in CUT_SHORT else ()
+        )
+        for case in NOT_PROVEN
+    ],
+)
+def test_tree_search_alone_reaches_what_is_known(name: str, mesh: dict[str, int], on: str) -> None:
+    """Where no proof ends, the judge is the best of all that a whole search does."""
+    reached, known = tree_search_alone(name, mesh, on)
+    whole = search(known.model).plain
+    assert whole is not None
+    assert max(reached) <= min(known.best_s, known([whole])[0]) * 1.01
 
 
 @pytest.mark.slow
