@@ -7,10 +7,12 @@ would read more than the value itself. A gather computes just the entries that i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from shardwright.cost.devices import Device
 from shardwright.program.types import LITERAL, NO_OP, Op, Program
 from shardwright.rules.rule import MATRIX, NOTHING, PASS, PERMUTE, REPLICATE
 
@@ -27,14 +29,20 @@ class Fusion:
     sources: list[tuple[int, ...]]  # [values] materialised values behind an unmaterialised one
 
 
-def reads_fused(op: Op) -> bool:
+def reads_fused(op: Op, device: Device) -> bool:
     """Whether an op computes its operands on the fly: elementwise work and reductions."""
     rule = op.rule
     if rule.fusible:
         return not op.tie
-    return rule.unit not in (MATRIX, NOTHING) and any(
-        kind not in (PASS, PERMUTE, REPLICATE) for kind in rule.kinds
-    ) and len(op.operands) <= 2  # fmt: skip
+    reduced = [
+        size for kind, size in zip(rule.kinds, rule.sizes, strict=True)
+        if kind not in (PASS, PERMUTE, REPLICATE)
+    ]  # fmt: skip
+    longest = device.fused_reduction or max(reduced, default=0)
+    return (
+        rule.unit not in (MATRIX, NOTHING) and len(op.operands) <= 2
+        and bool(reduced) and max(reduced) <= longest
+    )  # fmt: skip
 
 
 def picks_entries(op: Op) -> bool:
@@ -46,12 +54,19 @@ def picks_entries(op: Op) -> bool:
     )  # fmt: skip
 
 
-def find_fusions(program: Program) -> Fusion:
+def pads(op: Op, size: Sequence[int]) -> bool:
+    """Whether an op puts something around its operand."""
+    if PERMUTE not in op.rule.kinds or op.operands[0] == LITERAL:
+        return False
+    return size[op.results[0]] > size[op.operands[0]]
+
+
+def find_fusions(program: Program, device: Device) -> Fusion:
     """Walks the program once, in order."""
     count = len(program.values)
     uses = program.uses()
     size = [v.bytes for v in program.values]
-    fused = [reads_fused(op) for op in program.ops]
+    fused = [reads_fused(op, device) for op in program.ops]
     materialised = np.ones(count, bool)
     sources: list[tuple[int, ...]] = [()] * count
     cluster = list(range(len(program.ops)))  # union-find over fused ops
@@ -81,6 +96,7 @@ def find_fusions(program: Program) -> Fusion:
         )  # fmt: skip
         if not kept and len(readers) > 1:
             kept = sum(size[s] for s in behind) > RECOMPUTE_READS * size[v.index]
+            kept |= device.keeps_padded and pads(op, size)
         materialised[v.index] = kept
         sources[v.index] = tuple(behind)
     traffic = np.zeros(count, np.int64)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwright.cost.fusion import Fusion
+from shardwright.cost.schedule import Schedule
 from shardwright.program.types import LITERAL, NO_OP, TOP, Op, Program
 from shardwright.rules.rule import MATRIX
 from shardwright.spmd.opclass import NO_CLASS
@@ -26,7 +27,7 @@ SAME_BUFFER = ("scan.const", "scan.init", "while.const", "while.init", "cond.ope
 
 @dataclass(frozen=True, slots=True)
 class Lifetimes:
-    """For each value the first and last op at which its buffer exists; NO_POINT: no buffer."""
+    """For each value the first and last time at which its buffer exists; NO_POINT: no buffer."""
 
     first: np.ndarray  # [values]
     last: np.ndarray  # [values]
@@ -36,7 +37,7 @@ class Lifetimes:
 class Points:
     """The points of the program that no others dominate."""
 
-    ops: np.ndarray  # [points] the op at the point
+    times: np.ndarray  # [points] when
     temp_class: np.ndarray  # [points] op class whose moved copies exist there too, or NO_CLASS
     live: np.ndarray  # [points, layouts] buffers of each layout
     # [points, entering] how often the copies exist that each class of ties makes for its region.
@@ -48,28 +49,29 @@ class Entering:
     """Ties through which values enter regions: one that moves a value makes a copy of it there."""
 
     classes: list[int]  # op classes of such ties
-    inside: np.ndarray  # [ops + 1, classes] ties of each class into regions around an op
+    inside: np.ndarray  # [times + 1, classes] ties of each class into regions that run then
 
 
-def find_lifetimes(program: Program, fusion: Fusion) -> Lifetimes:
+def find_lifetimes(program: Program, fusion: Fusion, schedule: Schedule) -> Lifetimes:
     """The lifetime of every buffer."""
     count, end_of_program = len(program.values), len(program.ops)
-    region_end = region_ends(program)
-    first = np.array([max(v.op, 0) for v in program.values], np.int64)
+    time = schedule.time.tolist()
+    region_end = region_ends(program, schedule)
+    first = np.array([time[v.op] if v.op != NO_OP else 0 for v in program.values], np.int64)
     last = np.full(count, NO_POINT, np.int64)
     shared = np.zeros(count, bool)  # values without a buffer of their own
     aliased = {program.outputs[p] for p in program.aliases}
     for op in program.ops:
-        at = op.index
+        at = time[op.index]
         if op.tie and op.body:
             ends = [region_end[r] for r in op.body]
             inside = program.regions[op.body[0]]
             if op.name in SAME_BUFFER:
                 shared[list(op.results)] = True
             at = max(at, *ends)
-            if at == op.index:  # an exit: the loop's result exists since the loop began
+            if at == time[op.index]:  # an exit: the loop's result exists since the loop began
                 for r in op.results:
-                    first[r] = min(first[r], inside.op)
+                    first[r] = min(first[r], time[inside.op])
         for v in op.operands:
             if v != LITERAL:
                 last[v] = max(last[v], at)
@@ -88,15 +90,18 @@ def find_lifetimes(program: Program, fusion: Fusion) -> Lifetimes:
                 shared[operand] = True  # it is the result's buffer
             if result in aliased:
                 shared[result] = True
-    _reuse(program, fusion, shared, last)
+    _reuse(program, fusion, schedule, shared, last)
     none = shared | ~fusion.materialised | (last == NO_POINT)
     first[none] = last[none] = NO_POINT
     return Lifetimes(first, last)
 
 
-def _reuse(program: Program, fusion: Fusion, shared: np.ndarray, last: np.ndarray) -> None:
+def _reuse(
+    program: Program, fusion: Fusion, schedule: Schedule, shared: np.ndarray, last: np.ndarray
+) -> None:
     """Elementwise work and updates in place write over an operand that nothing reads later."""
-    for op in program.ops:
+    for at, i in enumerate(schedule.order.tolist()):
+        op = program.ops[i]
         if op.tie or len(op.results) != 1:
             continue
         v = program.values[op.results[0]]
@@ -105,11 +110,11 @@ def _reuse(program: Program, fusion: Fusion, shared: np.ndarray, last: np.ndarra
         for s in fusion.sources[v.index] if op.rule.fusible else _updated(op):
             source = program.values[s]
             if (
-                last[s] == op.index and not shared[s] and source.op != NO_OP
+                last[s] == at and not shared[s] and source.op != NO_OP
                 and program.ops[source.op].region == op.region
                 and source.type == v.type
             ):  # fmt: skip
-                last[s] = op.index - 1
+                last[s] = at - 1
                 break
 
 
@@ -122,19 +127,19 @@ def _updated(op: Op) -> tuple[int, ...]:
     return op.operands[:1] if op.operands[0] != LITERAL else ()
 
 
-def region_ends(program: Program) -> list[int]:
-    """The last op inside each region, nested ones included."""
+def region_ends(program: Program, schedule: Schedule) -> list[int]:
+    """The time of the last op inside each region, nested ones included."""
     ends = [0] * len(program.regions)
     for op in program.ops:
         region = op.region
         while region != TOP:
-            ends[region] = max(ends[region], op.index)
+            ends[region] = max(ends[region], int(schedule.time[op.index]))
             region = program.regions[region].parent
     return ends
 
 
 def live_counts(lifetimes: Lifetimes, layout_of: np.ndarray, layouts: int, ops: int) -> np.ndarray:
-    """[ops + 1, layouts] how many buffers of each layout exist while an op runs."""
+    """[times + 1, layouts] how many buffers of each layout exist while an op runs."""
     change = np.zeros((ops + 2, layouts), np.int32)
     real = lifetimes.first != NO_POINT
     np.add.at(change, (lifetimes.first[real], layout_of[real]), 1)
@@ -142,26 +147,29 @@ def live_counts(lifetimes: Lifetimes, layout_of: np.ndarray, layouts: int, ops: 
     return np.cumsum(change, 0)[: ops + 1]
 
 
-def find_entering(program: Program, op_class: np.ndarray) -> Entering:
+def find_entering(program: Program, op_class: np.ndarray, schedule: Schedule) -> Entering:
     """The ties whose inner values are the outer buffers themselves, unless they are moved."""
     ties = [op for op in program.ops if op.name in SAME_BUFFER]
     classes = sorted({int(op_class[op.index]) for op in ties})
-    column, ends = {c: i for i, c in enumerate(classes)}, region_ends(program)
+    column, ends = {c: i for i, c in enumerate(classes)}, region_ends(program, schedule)
     change = np.zeros((len(program.ops) + 2, len(classes)), np.int32)
     for op in ties:
-        at = column[int(op_class[op.index])]
-        change[op.index, at] += 1
-        change[max(op.index, *[ends[r] for r in op.body]) + 1, at] -= 1
+        at, time = column[int(op_class[op.index])], int(schedule.time[op.index])
+        change[time, at] += 1
+        change[max(time, *[ends[r] for r in op.body]) + 1, at] -= 1
     return Entering(classes, np.cumsum(change, 0)[: len(program.ops) + 1])
 
 
-def peak_points(live: np.ndarray, op_class: np.ndarray, entering: Entering) -> Points:
+def peak_points(
+    live: np.ndarray, op_class: np.ndarray, entering: Entering, schedule: Schedule
+) -> Points:
     """Drops every point that another one dominates in all states.
 
     Points of one op class are compared with each other, since moved copies exist there too.
     Along repeated layers counts grow and shrink evenly: of such a row only the ends can be peaks.
     """
-    owner = np.append(np.where(np.isin(op_class, entering.classes), NO_CLASS, op_class), NO_CLASS)
+    runs = op_class[schedule.order]  # [times]
+    owner = np.append(np.where(np.isin(runs, entering.classes), NO_CLASS, runs), NO_CLASS)
     every = np.concatenate([live, entering.inside], axis=1)
     kept: list[int] = []
     for c in np.unique(owner):
@@ -170,15 +178,15 @@ def peak_points(live: np.ndarray, op_class: np.ndarray, entering: Entering) -> P
         rows = rows[_run_ends(every[rows], 1)]
         rows = rows[_undominated(every[rows])]
         kept.extend(rows[_run_ends(every[rows], PERIOD)].tolist())
-    ops = np.array(sorted(kept))
-    free = ops[owner[ops] < 0]
-    moving = ops[owner[ops] >= 0]
+    times = np.array(sorted(kept))
+    free = times[owner[times] < 0]
+    moving = times[owner[times] >= 0]
     if len(moving) and len(free):  # a point without copies is covered by one that has more
         covered = np.array([bool((every[moving] >= every[p]).all(1).any()) for p in free])
-        ops = np.sort(np.concatenate([moving, free[~covered]]))
-    counts = every[ops].astype(np.float64)
+        times = np.sort(np.concatenate([moving, free[~covered]]))
+    counts = every[times].astype(np.float64)
     width = live.shape[1]
-    return Points(ops, owner[ops], counts[:, :width], counts[:, width:])
+    return Points(times, owner[times], counts[:, :width], counts[:, width:])
 
 
 def _first_of_equal(rows: np.ndarray) -> np.ndarray:

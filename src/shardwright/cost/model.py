@@ -19,6 +19,7 @@ from shardwright.cost.fusion import find_fusions
 from shardwright.cost.liveness import find_entering, find_lifetimes, live_counts, peak_points
 from shardwright.cost.prices import DevicePrices
 from shardwright.cost.roofline import stream_s
+from shardwright.cost.schedule import breadth_first, program_order
 from shardwright.mesh import Mesh
 from shardwright.program.types import TOP
 from shardwright.spmd.decisions import Decisions, Placement
@@ -68,14 +69,17 @@ class CostModel:
         self.prices = DevicePrices(mesh, device)
         self.layouts = Layouts(analysis, mesh.sizes, pinned)
         self.classes = fold_ops(analysis, self.layouts, find_rounds(program))
-        self.fusion = find_fusions(program)
+        self.fusion = find_fusions(program, device)
         self.weights = weigh(program, self.classes, self.layouts.of_value)
-        self.lifetimes = find_lifetimes(program, self.fusion)
+        self.schedule = (
+            breadth_first(program, self.fusion) if device.breadth_first else program_order(program)
+        )
+        self.lifetimes = find_lifetimes(program, self.fusion, self.schedule)
         live = live_counts(
             self.lifetimes, self.layouts.of_value, len(self.layouts.table), len(program.ops)
         )
-        self.entering = find_entering(program, self.classes.of_op)
-        self.points = peak_points(live, self.classes.of_op, self.entering)
+        self.entering = find_entering(program, self.classes.of_op, self.schedule)
+        self.points = peak_points(live, self.classes.of_op, self.entering, self.schedule)
         self._traffic_s = self._traffic()
         self._choices: dict[tuple[int, tuple[Placement, ...]], Choice] = {}
         self._memo = _Memo(self.classes.table)
@@ -132,11 +136,11 @@ class CostModel:
         return live
 
     def peak(self, decisions: Decisions) -> tuple[int, int]:
-        """(op at the peak, bytes that exist while it runs)."""
+        """(time of the peak, bytes that exist then)."""
         placements, local_bytes = self.place([decisions])
         live = self._point_bytes(self._rows(placements), local_bytes)[0]
         best = int(live.argmax())
-        return int(self.points.ops[best]), int(live[best])
+        return int(self.points.times[best]), int(live[best])
 
     def cost(self, decisions: Decisions) -> Cost:
         """The cost of one set of decisions."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -76,9 +77,13 @@ class DevicePrices:
 
     def scratch_bytes(self, op: OpClass, slot_bytes: Sequence[int]) -> int:
         """Memory that an op needs while it runs, besides operands and results."""
-        if op.rule.unit != MATRIX:
-            return 0
-        return min(self.device.scratch_bytes, sum(slot_bytes[: len(op.operands)]))
+        reads = sum(slot_bytes[: len(op.operands)]) if op.rule.unit == MATRIX else 0
+        library = min(self.device.scratch_bytes, reads)
+        if not self.device.expands:
+            return library
+        copies, words = op.rule.expanded
+        held = [self.buffer_bytes(math.ceil(times * slot_bytes[slot])) for slot, times in copies]
+        return library + sum(held) + words * self.buffer_bytes(1)
 
     def _dot_s(self, op: OpClass, local: Sequence[int]) -> float:
         """A contraction as a batched [m, k] x [k, n]."""

@@ -17,7 +17,7 @@ from shardwright.cost.liveness import NO_POINT, SAME_BUFFER, region_ends
 from shardwright.cost.model import CostModel
 from shardwright.cost.prices import DevicePrices
 from shardwright.cost.roofline import stream_s
-from shardwright.program.types import LITERAL, NO_OP, TOP
+from shardwright.program.types import LITERAL, NO_OP, TOP, itemsize
 from shardwright.spmd.decisions import UPDATES, AxisList, Decisions, State
 from shardwright.spmd.follow import Choice, choose
 from shardwright.spmd.layout import WHOLE, Atom, Layout, Layouts, Placement, find_updates
@@ -41,7 +41,7 @@ class Walk:
         self.ops = fold_ops(model.analysis, self.layouts, rounds)  # values differ: no two fold
         self.weights, self.runs = region_weights(self.program), region_runs(self.program)
         self.sums = find_sums(self.program)
-        self.last = region_ends(self.program)
+        self.last = region_ends(self.program, model.schedule)
 
     def cost(self, decisions: Decisions) -> Cost:
         """The cost of one set of decisions."""
@@ -134,8 +134,8 @@ class Walk:
             for leaf in one.leaves if (choice := choices[leaf.op]) is not None
         ]  # fmt: skip
         witnesses = [c for i in one.witnesses(self.program) if (c := choices[i]) is not None]
-        itemsize = self.layouts.table[one.value].itemsize
-        once = reduced_once(parts, witnesses, itemsize, self.model.prices)
+        size = self.layouts.table[one.value].itemsize
+        once = reduced_once(parts, witnesses, size, self.model.prices)
         if once is None:
             return None
         seconds = sum(map(self.model.prices.move_s, once.moves))
@@ -165,18 +165,20 @@ class Walk:
         self, choices: Sequence[Choice | None], local_bytes: Sequence[int],
         starts: dict[int, int], ends: dict[int, int],
     ) -> list[int]:  # fmt: skip
-        """[points] moved copies of each op; those for a whole loop or branch are made to live."""
+        """[times] moved copies of each op; those for a whole loop or branch are made to live."""
         copies = [0] * (len(choices) + 1)
+        time = self.model.schedule.time.tolist()
         for op, choice in zip(self.program.ops, choices, strict=True):
             if choice is None:
                 continue
             if op.name not in SAME_BUFFER:
-                copies[op.index] = choice.temp_bytes
+                copies[time[op.index]] = choice.temp_bytes
             elif any(choice.operand_moves) or any(choice.result_moves):
                 buffer_bytes = self.model.prices.buffer_bytes
                 size = sum(buffer_bytes(local_bytes[v]) for v in op.results)
-                last = max(op.index, *[self.last[r] for r in op.body])
-                starts[op.index] = starts.get(op.index, 0) + size
+                first = time[op.index]
+                last = max(first, *[self.last[r] for r in op.body])
+                starts[first] = starts.get(first, 0) + size
                 ends[last] = ends.get(last, 0) + size
         return copies
 
@@ -208,7 +210,7 @@ class _Unfolded(Layouts):
         self.of_value = np.arange(len(program.values))
         self.table = [
             Layout(
-                tuple(atoms[v.index]), getattr(v.dtype, "itemsize", 4),
+                tuple(atoms[v.index]), itemsize(v.dtype),
                 0 if 0 in v.shape else 1, v.index in border, update[v.index],
                 made_up=program.numbers()[v.index],
             )

@@ -317,6 +317,9 @@ def _choice(op: OpClass, way: _Way, stored: Sequence[Placement], prices: Prices)
     for size, route in zip(way.slot_bytes, (*into, *out), strict=True):
         if route.travels or (route.moves and not op.rule.fusible):
             temp += sum(map(prices.buffer_bytes, _copies(size, route)))
+    if way.exchanges:  # rows of the neighbours, and the operand with them
+        rows = [move.bytes for move in way.exchanges]
+        temp += sum(map(prices.buffer_bytes, [*rows, way.slot_bytes[0] + sum(rows)]))
     return Choice(
         way.claims, way.needs, way.produced, way.partial,
         tuple([r.moves for r in into]), way.exchanges, tuple([r.moves for r in out]),
