@@ -52,7 +52,7 @@ _TOPOLOGIES = ("torus", "switch")
 # What a compiler, not the hardware, decides about memory.
 COMPILED_MEMORY = (
     "scratch_bytes", "buffer_bytes", "gathers_major", "breadth_first", "fused_reduction", "expands",
-    "keeps_padded",
+    "keeps_padded", "keeps_looped",
 )  # fmt: skip
 _LEAST = 1e-9  # of a rate or share: what divides by less overflows
 
@@ -77,6 +77,7 @@ class Device:
     breadth_first: bool = False  # ops run as soon as they can, not where the program has them
     expands: bool = False  # what has no kernel is written out as plain ops, and held meanwhile
     keeps_padded: bool = False  # what is padded for several readers is padded once, in memory
+    keeps_looped: bool = False  # nothing writes over what a loop or branch returned
     fused_reduction: int = 0  # longer dims are reduced from memory, not on the fly; 0: none are
     memory_efficiency: float = 1.0  # reached by large streams
     matrix_tile: tuple[int, int, int] = (1, 1, 1)  # (m, n, k) to which a local dot is padded

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shardwright.cost.devices import Device
 from shardwright.cost.fusion import Fusion
 from shardwright.cost.schedule import Schedule
 from shardwright.program.types import LITERAL, NO_OP, TOP, Op, Program
@@ -52,7 +53,9 @@ class Entering:
     inside: np.ndarray  # [times + 1, classes] ties of each class into regions that run then
 
 
-def find_lifetimes(program: Program, fusion: Fusion, schedule: Schedule) -> Lifetimes:
+def find_lifetimes(
+    program: Program, fusion: Fusion, schedule: Schedule, device: Device
+) -> Lifetimes:
     """The lifetime of every buffer."""
     count, end_of_program = len(program.values), len(program.ops)
     time = schedule.time.tolist()
@@ -80,6 +83,11 @@ def find_lifetimes(program: Program, fusion: Fusion, schedule: Schedule) -> Life
             if not fusion.materialised[v]:
                 for s in fusion.sources[v]:
                     last[s] = max(last[s], last[v])
+    if device.expands:
+        for op in program.ops:
+            for v in _copied(program, op):  # the copy is computed from what the value is
+                for s in fusion.sources[v]:
+                    last[s] = max(last[s], time[op.index])
     for v in (*program.inputs, *program.consts):
         first[v], last[v] = 0, end_of_program
     for op in program.ops:
@@ -90,15 +98,16 @@ def find_lifetimes(program: Program, fusion: Fusion, schedule: Schedule) -> Life
                 shared[operand] = True  # it is the result's buffer
             if result in aliased:
                 shared[result] = True
-    _reuse(program, fusion, schedule, shared, last)
+    _reuse(program, fusion, schedule, device, shared, last)
     none = shared | ~fusion.materialised | (last == NO_POINT)
     first[none] = last[none] = NO_POINT
     return Lifetimes(first, last)
 
 
 def _reuse(
-    program: Program, fusion: Fusion, schedule: Schedule, shared: np.ndarray, last: np.ndarray
-) -> None:
+    program: Program, fusion: Fusion, schedule: Schedule, device: Device, shared: np.ndarray,
+    last: np.ndarray,
+) -> None:  # fmt: skip
     """Elementwise work and updates in place write over an operand that nothing reads later."""
     for at, i in enumerate(schedule.order.tolist()):
         op = program.ops[i]
@@ -113,9 +122,21 @@ def _reuse(
                 last[s] == at and not shared[s] and source.op != NO_OP
                 and program.ops[source.op].region == op.region
                 and source.type == v.type
+                and not (device.keeps_looped and _is_looped(program.ops[source.op], device))
             ):  # fmt: skip
                 last[s] = at - 1
                 break
+
+
+def _copied(program: Program, op: Op) -> list[int]:
+    """The operands that an op needs in another order of dims, and others as they are."""
+    slots = [op.operands[slot] for slot, _ in op.rule.expanded.copies if slot >= 0]
+    return [v for v in slots if v != LITERAL and len(program.uses()[v]) > 1]
+
+
+def _is_looped(op: Op, device: Device) -> bool:
+    """Whether a loop or branch returns what an op makes."""
+    return (op.tie and bool(op.body)) or (device.expands and op.rule.expanded.words > 0)
 
 
 def _updated(op: Op) -> tuple[int, ...]:

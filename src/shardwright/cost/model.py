@@ -74,7 +74,7 @@ class CostModel:
         self.schedule = (
             breadth_first(program, self.fusion) if device.breadth_first else program_order(program)
         )
-        self.lifetimes = find_lifetimes(program, self.fusion, self.schedule)
+        self.lifetimes = find_lifetimes(program, self.fusion, self.schedule, device)
         live = live_counts(
             self.lifetimes, self.layouts.of_value, len(self.layouts.table), len(program.ops)
         )
