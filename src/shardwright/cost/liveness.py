@@ -22,6 +22,7 @@ from shardwright.spmd.opclass import NO_CLASS
 NO_POINT = -1
 # A repeated layer has at most this many points of one op class that can be peaks.
 PERIOD = 64
+_TIE = -1  # in place of an operand
 # Ties whose inner value is the outer buffer itself.
 SAME_BUFFER = ("scan.const", "scan.init", "while.const", "while.init", "cond.operand")
 
@@ -41,16 +42,20 @@ class Points:
     times: np.ndarray  # [points] when
     temp_class: np.ndarray  # [points] op class whose moved copies exist there too, or NO_CLASS
     live: np.ndarray  # [points, layouts] buffers of each layout
-    # [points, entering] how often the copies exist that each class of ties makes for its region.
-    inside: np.ndarray
+    lasting: np.ndarray  # [points, columns of Lasting] copies that last
 
 
 @dataclass(frozen=True, slots=True)
-class Entering:
-    """Ties through which values enter regions: one that moves a value makes a copy of it there."""
+class Lasting:
+    """Copies that exist for longer than the op runs which needs them.
 
-    classes: list[int]  # op classes of such ties
-    inside: np.ndarray  # [times + 1, classes] ties of each class into regions that run then
+    A tie that moves a value into a region makes a copy that exists as long as the region runs. A
+    compiler that runs what it can copies and moves an operand as soon as it is there.
+    """
+
+    ties: list[int]  # op classes of ties whose inner values are the outer buffers, unless moved
+    operands: list[tuple[int, int]]  # (op class, operand) of copies that wait
+    count: np.ndarray  # [times + 1, ties + operands] how many exist
 
 
 def find_lifetimes(
@@ -168,21 +173,40 @@ def live_counts(lifetimes: Lifetimes, layout_of: np.ndarray, layouts: int, ops: 
     return np.cumsum(change, 0)[: ops + 1]
 
 
-def find_entering(program: Program, op_class: np.ndarray, schedule: Schedule) -> Entering:
-    """The ties whose inner values are the outer buffers themselves, unless they are moved."""
-    ties = [op for op in program.ops if op.name in SAME_BUFFER]
-    classes = sorted({int(op_class[op.index]) for op in ties})
-    column, ends = {c: i for i, c in enumerate(classes)}, region_ends(program, schedule)
-    change = np.zeros((len(program.ops) + 2, len(classes)), np.int32)
-    for op in ties:
-        at, time = column[int(op_class[op.index])], int(schedule.time[op.index])
-        change[time, at] += 1
-        change[max(time, *[ends[r] for r in op.body]) + 1, at] -= 1
-    return Entering(classes, np.cumsum(change, 0)[: len(program.ops) + 1])
+def find_lasting(
+    program: Program, op_class: np.ndarray, fusion: Fusion, schedule: Schedule, device: Device
+) -> Lasting:
+    """The copies of each class of ties, and of each operand where ops run as soon as they can."""
+    time, ends = schedule.time.tolist(), region_ends(program, schedule)
+    spans: list[tuple[tuple[int, int], int, int]] = []  # (class, operand), first and last time
+    for op in program.ops:
+        c, at = int(op_class[op.index]), time[op.index]
+        if op.name in SAME_BUFFER:
+            spans.append(((c, _TIE), at, max(at, *[ends[r] for r in op.body])))
+        elif device.breadth_first and c != NO_CLASS and not op.tie:
+            operands = [v for v in op.operands if v != LITERAL]
+            for slot, v in enumerate(operands):
+                spans.append(((c, slot), _ready(program, fusion, time, v), at - 1))
+    ties = sorted({c for (c, slot), _, _ in spans if slot == _TIE})
+    waiting = sorted({key for key, first, last in spans if key[1] != _TIE and first <= last})
+    column = {key: i for i, key in enumerate([*[(c, _TIE) for c in ties], *waiting])}
+    change = np.zeros((len(program.ops) + 2, len(column)), np.int32)
+    for key, first, last in spans:
+        if first <= last:
+            change[first, column[key]] += 1
+            change[last + 1, column[key]] -= 1
+    return Lasting(ties, waiting, np.cumsum(change, 0)[: len(program.ops) + 1])
+
+
+def _ready(program: Program, fusion: Fusion, time: list[int], value: int) -> int:
+    """The first time at which a value can be copied, or computed into its copy."""
+    behind = (value,) if fusion.materialised[value] else fusion.sources[value]
+    made = [program.values[v].op for v in behind]
+    return max([time[i] + 1 for i in made if i != NO_OP], default=0)
 
 
 def peak_points(
-    live: np.ndarray, op_class: np.ndarray, entering: Entering, schedule: Schedule
+    live: np.ndarray, op_class: np.ndarray, lasting: Lasting, schedule: Schedule
 ) -> Points:
     """Drops every point that another one dominates in all states.
 
@@ -190,8 +214,8 @@ def peak_points(
     Along repeated layers counts grow and shrink evenly: of such a row only the ends can be peaks.
     """
     runs = op_class[schedule.order]  # [times]
-    owner = np.append(np.where(np.isin(runs, entering.classes), NO_CLASS, runs), NO_CLASS)
-    every = np.concatenate([live, entering.inside], axis=1)
+    owner = np.append(np.where(np.isin(runs, lasting.ties), NO_CLASS, runs), NO_CLASS)
+    every = np.concatenate([live, lasting.count], axis=1)
     kept: list[int] = []
     for c in np.unique(owner):
         rows = np.flatnonzero(owner == c)

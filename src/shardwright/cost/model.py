@@ -16,7 +16,7 @@ from shardwright.analysis.analysis import Analysis
 from shardwright.cost.cost import Cost
 from shardwright.cost.devices import Device
 from shardwright.cost.fusion import find_fusions
-from shardwright.cost.liveness import find_entering, find_lifetimes, live_counts, peak_points
+from shardwright.cost.liveness import find_lasting, find_lifetimes, live_counts, peak_points
 from shardwright.cost.prices import DevicePrices
 from shardwright.cost.roofline import stream_s
 from shardwright.cost.schedule import breadth_first, program_order
@@ -78,16 +78,18 @@ class CostModel:
         live = live_counts(
             self.lifetimes, self.layouts.of_value, len(self.layouts.table), len(program.ops)
         )
-        self.entering = find_entering(program, self.classes.of_op, self.schedule)
-        self.points = peak_points(live, self.classes.of_op, self.entering, self.schedule)
+        self.lasting = find_lasting(
+            program, self.classes.of_op, self.fusion, self.schedule, device
+        )
+        self.points = peak_points(live, self.classes.of_op, self.lasting, self.schedule)
         self._traffic_s = self._traffic()
         self._choices: dict[tuple[int, tuple[Placement, ...]], Choice] = {}
         self._memo = _Memo(self.classes.table)
         self._shared = _TogetherMemo(self.weights.shared, self._memo)
         self._sums = _TogetherMemo(self.weights.sums, self._memo)
         self._temp_at = self._memo.columns(self.points.temp_class)
-        self._enters = frozenset(self.entering.classes)
-        self._entering_at = self._memo.columns(self.entering.classes)
+        self._enters = frozenset(self.lasting.ties)
+        self._lasting_at = self._memo.columns(self.lasting.ties, self.lasting.operands)
         self._live = np.ascontiguousarray(self.points.live.T)
         together = (*self.weights.shared, *self.weights.sums)
         self.parts: list[tuple[int, ...]] = [  # the layouts that each summand of a step sees
@@ -131,8 +133,8 @@ class CostModel:
         memo, live = self._memo, (np.ceil(local_bytes / unit) * unit) @ self._live
         if memo.bundles:  # there is something to compute
             live += np.where(self.points.temp_class >= 0, memo.temps(rows, self._temp_at), 0.0)
-            if self.entering.classes:
-                live += memo.temps(rows, self._entering_at) @ self.points.inside.T
+            if self.points.lasting.shape[1]:
+                live += memo.temps(rows, self._lasting_at) @ self.points.lasting.T
         return live
 
     def peak(self, decisions: Decisions) -> tuple[int, int]:
@@ -192,6 +194,7 @@ class CostModel:
             for weight, seconds in zip(w.results[op.index], choice.result_s, strict=True):
                 link += weight * seconds
         copies = [self._copies(op, c, placed) for op, c in zip(members, choices, strict=True)]
+        copies += [size for choice in choices for size in choice.copied_bytes]
         return self._memo.add(key, choices, copies, compute, link)
 
     def _copies(self, op: OpClass, choice: Choice, placed: Mapping[int, Placement]) -> int:
@@ -268,9 +271,14 @@ class _Memo:
             by_layouts.setdefault(tuple(sorted(set(c.key_layouts))), []).append(c)
         self.layouts, self.bundles = list(by_layouts), list(by_layouts.values())
         self.place_of = [(0, 0)] * len(classes)  # class -> (bundle, place in it)
+        self._operands_of = [0] * len(classes)  # class -> column of its first operand's copies
+        width = 1
         for b, members in enumerate(self.bundles):
+            column = len(members)
             for i, c in enumerate(members):
-                self.place_of[c.index] = (b, i)
+                self.place_of[c.index], self._operands_of[c.index] = (b, i), column
+                column += len(c.operands)
+            width = max(width, column)
         rng = np.random.default_rng(_SEED)
         self._layouts, self._starts = _ragged(list(by_layouts))
         self._factors = rng.integers(1, 1 << 63, len(self._layouts), np.uint64) | np.uint64(1)
@@ -278,7 +286,6 @@ class _Memo:
         self._none = np.array([not m[0].key_layouts for m in self.bundles], bool)
         self.row_of = _Known()
         self.choices: list[list[Choice]] = []
-        width = max((len(m) for m in self.bundles), default=1)
         self.compute_s, self.link_s = np.zeros(256), np.zeros(256)
         self.temp_bytes = np.zeros((256, width))
 
@@ -291,9 +298,12 @@ class _Memo:
         keys[:, self._none] = 0
         return keys ^ self._salt
 
-    def columns(self, classes: Iterable[int]) -> tuple[np.ndarray, np.ndarray]:
-        """Where the temporaries of these classes stand; of NO_CLASS anywhere."""
+    def columns(
+        self, classes: Iterable[int], operands: Iterable[tuple[int, int]] = ()
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Where the temporaries of these classes and operands stand; of NO_CLASS anywhere."""
         places = [self.place_of[c] if c >= 0 else (0, 0) for c in classes]
+        places += [(self.place_of[c][0], self._operands_of[c] + slot) for c, slot in operands]
         return (
             np.array([b for b, _ in places], np.int64), np.array([i for _, i in places], np.int64)
         )  # fmt: skip

@@ -17,7 +17,7 @@ from shardwright.cost.liveness import NO_POINT, SAME_BUFFER, region_ends
 from shardwright.cost.model import CostModel
 from shardwright.cost.prices import DevicePrices
 from shardwright.cost.roofline import stream_s
-from shardwright.program.types import LITERAL, NO_OP, TOP, itemsize
+from shardwright.program.types import LITERAL, NO_OP, TOP, Op, itemsize
 from shardwright.spmd.decisions import UPDATES, AxisList, Decisions, State
 from shardwright.spmd.follow import Choice, choose
 from shardwright.spmd.layout import WHOLE, Atom, Layout, Layouts, Placement, find_updates
@@ -173,6 +173,8 @@ class Walk:
                 continue
             if op.name not in SAME_BUFFER:
                 copies[time[op.index]] = choice.temp_bytes
+                if self.model.device.breadth_first and not op.tie:
+                    self._wait(op, choice, starts, ends)
             elif any(choice.operand_moves) or any(choice.result_moves):
                 buffer_bytes = self.model.prices.buffer_bytes
                 size = sum(buffer_bytes(local_bytes[v]) for v in op.results)
@@ -181,6 +183,20 @@ class Walk:
                 starts[first] = starts.get(first, 0) + size
                 ends[last] = ends.get(last, 0) + size
         return copies
+
+
+    def _wait(self, op: Op, choice: Choice, starts: dict[int, int], ends: dict[int, int]) -> None:
+        """Copies of operands exist from the time when these are there."""
+        time = self.model.schedule.time
+        operands = [v for v in op.operands if v != LITERAL]
+        for v, size in zip(operands, choice.copied_bytes, strict=True):
+            fused = not self.model.fusion.materialised[v]
+            behind = self.model.fusion.sources[v] if fused else (v,)
+            made = [self.program.values[s].op for s in behind]
+            first = max([int(time[i]) + 1 for i in made if i != NO_OP], default=0)
+            if first < time[op.index]:
+                starts[first] = starts.get(first, 0) + size
+                ends[int(time[op.index]) - 1] = ends.get(int(time[op.index]) - 1, 0) + size
 
 
 class _Unfolded(Layouts):
