@@ -37,8 +37,8 @@ def breadth_first(program: Program, fusion: Fusion) -> Schedule:
     for op in program.ops:
         unit = _unit(program, op)
         if op.region not in inside:
-            around = program.ops[program.regions[op.region].op]
-            inside[op.region] = (*inside[around.region], level[around.index], around.index, op.index)
+            loop = program.ops[program.regions[op.region].op]
+            inside[op.region] = (*inside[loop.region], level[loop.index], loop.index, op.index)
         keys.append((*inside[op.region], level[unit], unit, op.index))
     order = np.array(sorted(range(len(keys)), key=keys.__getitem__), np.int64)
     time = np.empty_like(order)

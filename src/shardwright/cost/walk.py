@@ -184,7 +184,6 @@ class Walk:
                 ends[last] = ends.get(last, 0) + size
         return copies
 
-
     def _wait(self, op: Op, choice: Choice, starts: dict[int, int], ends: dict[int, int]) -> None:
         """Copies of operands exist from the time when these are there."""
         time = self.model.schedule.time

@@ -72,6 +72,9 @@ class Expanded(NamedTuple):
     words: int = 0  # buffers of a few words: counters, keys, the places of a loop's arrays
 
 
+AS_IT_IS = Expanded()
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """How the dims of an op's operands and results meet, and what it computes."""
@@ -96,7 +99,7 @@ class Rule:
     # How exactly a dot multiplies (rules/precision.py): it decides the rate, not how dims meet.
     precision: str = "default"
     # What a compiler holds besides, where it has no kernel for the op and writes out plain ones.
-    expanded: Expanded = Expanded()
+    expanded: Expanded = AS_IT_IS
 
     @property
     def slots(self) -> tuple[tuple[Dim, ...], ...]:
@@ -173,7 +176,7 @@ def einsum(
     maps: bool = True,
     leader: int | None = None,
     precision: str = "default",
-    expanded: Expanded = Expanded(),  # noqa: B008  a value
+    expanded: Expanded = AS_IT_IS,
 ) -> Rule:
     """The rule that these dim labels spell.
 

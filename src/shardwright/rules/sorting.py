@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from shardwright.rules.registry import register
-from shardwright.rules.rule import Expanded, OpShape, Rule, einsum, with_work
+from shardwright.rules.rule import AS_IT_IS, Expanded, OpShape, Rule, einsum, with_work
 
 
 @register("sort")
@@ -49,6 +49,6 @@ def _cumulative(op: OpShape) -> Rule:
 
 
 def _in_blocks(length: int) -> Expanded:
-    """A long dim is padded to whole blocks, and accumulated in each: two arrays, then the result."""
+    """A long dim is padded to whole blocks and accumulated in each: two arrays, then the result."""
     blocks = -(-length // _BLOCK)
-    return Expanded(((0, 2.0 * blocks * _BLOCK / length - 1),)) if blocks > 1 else Expanded()
+    return Expanded(((0, 2.0 * blocks * _BLOCK / length - 1),)) if blocks > 1 else AS_IT_IS
