@@ -51,8 +51,8 @@ _MULTIPLIES = {
 _TOPOLOGIES = ("torus", "switch")
 # What a compiler, not the hardware, decides about memory.
 COMPILED_MEMORY = (
-    "scratch_bytes", "buffer_bytes", "gathers_major", "breadth_first", "fused_reduction", "expands",
-    "keeps_padded", "keeps_looped",
+    "scratch_bytes", "buffer_bytes", "gathers_major", "breadth_first", "expands", "keeps_padded",
+    "keeps_looped", "fused_reduction", "library_reduction",
 )  # fmt: skip
 _LEAST = 1e-9  # of a rate or share: what divides by less overflows
 
@@ -79,6 +79,7 @@ class Device:
     keeps_padded: bool = False  # what is padded for several readers is padded once, in memory
     keeps_looped: bool = False  # nothing writes over what a loop or branch returned
     fused_reduction: int = 0  # longer dims are reduced from memory, not on the fly; 0: none are
+    library_reduction: int = 0  # numbers from which on a library reduces, from memory; 0: none do
     memory_efficiency: float = 1.0  # reached by large streams
     matrix_tile: tuple[int, int, int] = (1, 1, 1)  # (m, n, k) to which a local dot is padded
     matrix_fill_rows: int = 0  # rows' worth of time to load one tile of weights

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from shardwright.cost.devices import Device
 from shardwright.program.types import LITERAL, NO_OP, Op, Program
 from shardwright.rules.rule import MATRIX, NOTHING, PASS, PERMUTE, REPLICATE
 
+_LIBRARY = {"add", "max", "min"}  # reductions that libraries have
 # A value read several times is kept when computing it anew would read this much more.
 RECOMPUTE_READS = 1.5
 
@@ -38,11 +40,11 @@ def reads_fused(op: Op, device: Device) -> bool:
         size for kind, size in zip(rule.kinds, rule.sizes, strict=True)
         if kind not in (PASS, PERMUTE, REPLICATE)
     ]  # fmt: skip
-    longest = device.fused_reduction or max(reduced, default=0)
-    return (
-        rule.unit not in (MATRIX, NOTHING) and len(op.operands) <= 2
-        and bool(reduced) and max(reduced) <= longest
-    )  # fmt: skip
+    if rule.unit in (MATRIX, NOTHING) or len(op.operands) > 2 or not reduced:
+        return False
+    too_long = device.fused_reduction and max(reduced) > device.fused_reduction
+    too_large = device.library_reduction and prod(rule.sizes) >= device.library_reduction
+    return not too_long and not (too_large and not _LIBRARY.isdisjoint(rule.kinds))
 
 
 def picks_entries(op: Op) -> bool:
