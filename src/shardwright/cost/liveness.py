@@ -17,7 +17,7 @@ from shardwright.cost.fusion import Fusion
 from shardwright.cost.schedule import Schedule
 from shardwright.program.types import LITERAL, NO_OP, TOP, Op, Program
 from shardwright.rules.rule import MATRIX
-from shardwright.spmd.opclass import NO_CLASS
+from shardwright.spmd.opclass import NO_CLASS, OpClasses, stays
 
 NO_POINT = -1
 # A repeated layer has at most this many points of one op class that can be peaks.
@@ -206,15 +206,16 @@ def _ready(program: Program, fusion: Fusion, time: list[int], value: int) -> int
 
 
 def peak_points(
-    live: np.ndarray, op_class: np.ndarray, lasting: Lasting, schedule: Schedule
+    live: np.ndarray, classes: OpClasses, lasting: Lasting, schedule: Schedule
 ) -> Points:
     """Drops every point that another one dominates in all states.
 
     Points of one op class are compared with each other, since moved copies exist there too.
     Along repeated layers counts grow and shrink evenly: of such a row only the ends can be peaks.
     """
-    runs = op_class[schedule.order]  # [times]
-    owner = np.append(np.where(np.isin(runs, lasting.ties), NO_CLASS, runs), NO_CLASS)
+    runs = classes.of_op[schedule.order]  # [times]
+    without = [*lasting.ties, *[op.index for op in classes.table if stays(op)]]  # copies of theirs
+    owner = np.append(np.where(np.isin(runs, without), NO_CLASS, runs), NO_CLASS)
     every = np.concatenate([live, lasting.count], axis=1)
     kept: list[int] = []
     for c in np.unique(owner):

@@ -79,7 +79,7 @@ class CostModel:
             self.lifetimes, self.layouts.of_value, len(self.layouts.table), len(program.ops)
         )
         self.lasting = find_lasting(program, self.classes.of_op, self.fusion, self.schedule, device)
-        self.points = peak_points(live, self.classes.of_op, self.lasting, self.schedule)
+        self.points = peak_points(live, self.classes, self.lasting, self.schedule)
         self._traffic_s = self._traffic()
         self._choices: dict[tuple[int, tuple[Placement, ...]], Choice] = {}
         self._memo = _Memo(self.classes.table)
