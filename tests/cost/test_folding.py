@@ -25,7 +25,7 @@ from tests.spmd.random_programs import MESHES, build, states, steps
 TINY = zoo.programs("tiny")
 # Where work costs most, partial sums and gathers are chosen that latency would forbid.
 BUSY = Device.like("tpu-v5e", name="busy", flops_per_s={"f32": 1e6, "bf16": 1e6})
-DEVICES = (BUSY, device("h100"), device("tpu-v5e"))
+DEVICES = (BUSY, device("h100"), device("tpu-v5e"), device("cpu"))  # a host's order is another
 
 
 def random_state(analysis: Analysis, axes: int, rng: np.random.Generator) -> Decisions:
@@ -82,7 +82,7 @@ def test_zoo(name: str) -> None:
 def test_random_programs(data: st.DataObject, steps: list, train: bool, mesh: dict) -> None:
     fn, args = build(steps, train=train)
     analysis = analyze_program(trace(fn, *args, donate_argnums=(0,) if train else ()))
-    model = CostModel(analysis, Mesh(mesh), DEVICES[len(steps) % 3])
+    model = CostModel(analysis, Mesh(mesh), DEVICES[len(steps) % 4])
     groups = [g.index for g in analysis.all_groups]
     drawn = data.draw(st.lists(states(groups, len(mesh)), min_size=1, max_size=4))
     batch = [decide(state) for state in drawn]
@@ -104,6 +104,20 @@ def test_the_ir_adds_up_to_the_cost(name: str) -> None:
         seconds = sum(c.count * c.seconds for c in ir.collectives)
         assert seconds == pytest.approx(model.cost(state).link_s, rel=1e-9)
         assert seconds == pytest.approx(sum(s for _, _, s in ir.totals().values()), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["transformer_train", "llama_scan_train", "unet_train"])
+def test_a_host_is_walked_too(name: str) -> None:
+    """Another order of ops, and copies of operands that wait for their op."""
+    example = TINY[name]
+    analysis = analyze_program(
+        trace(example.fn, *example.args, donate_argnums=example.donate_argnums)
+    )
+    model = CostModel(analysis, Mesh({"data": 2, "model": 2}), device("cpu"))
+    walk, rng = Walk(model), np.random.default_rng(3)
+    for _ in range(3):
+        state = random_state(analysis, 2, rng)
+        assert_equal(model.cost(state), walk.cost(state))
 
 
 def test_overrides_are_walked_too() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from shardwright.analysis.analysis import analyze_program
@@ -150,6 +152,46 @@ def test_zero_splits_moments_only() -> None:
     moments = WEIGHT - WEIGHT // N
     assert data - zero <= moments + WEIGHT  # moments, and gradients that are scattered at once
     assert data - zero >= 0.5 * moments
+
+
+def test_rows_of_neighbours_are_held() -> None:
+    """Windows over a split dim: a row from either side, and the image with both around it."""
+    rows, columns = 8 * N, 16
+
+    def blur(x: Any, k: Any) -> Any:
+        return jax.lax.conv_general_dilated(x, k, (1, 1), "SAME")
+
+    x, k = f32(1, 1, rows, columns), f32(1, 1, 3, 3)
+    analysis = analyze_program(trace(blur, x, k), {"H": "x[2]"})
+    slow = replace(device("tpu-v5e"), buffer_bytes=4, flops_per_s={"f32": 1e6})  # splitting pays
+    model = CostModel(analysis, Mesh({"a": N}), slow)
+    numbers = model.cost(decided(analysis, "H")).peak_bytes / 4
+    part, row = rows * columns // N, columns
+    assert numbers == part + 9 + part + (row + row) + (part + 2 * row)
+
+
+def test_tangents_of_integers_are_bools() -> None:
+    """float0 has no bytes in JAX; XLA returns a pred of the same shape."""
+
+    def tangent(i: Any) -> Any:
+        return jax.jvp(lambda i: i * 2, (i,), (np.zeros(B, jax.dtypes.float0),))[1]
+
+    numbers = jax.ShapeDtypeStruct((B,), jnp.int32)
+    model = CostModel(analyze_program(trace(tangent, numbers)), Mesh({"a": N}), device("cpu"))
+    assert model.cost(Decisions(empty(1))).peak_bytes == 4 * B + B
+
+
+def test_bits_of_rbg_keys_are_drawn_whole() -> None:
+    """XLA splits Threefry, not its own generator: every device draws all and keeps its part."""
+    for impl, drawn in (("threefry2x32", B * D // N), ("rbg", B * D)):
+
+        def noise(x: Any, impl: str = impl) -> Any:
+            return x * jax.random.uniform(jax.random.key(0, impl=impl), (B, D))
+
+        analysis = analyze_program(trace(noise, f32(B, D)), {"B": "x[0]"})
+        model = CostModel(analysis, Mesh({"a": N}), device("tpu-v5e"))
+        held = model.cost(decided(analysis, "B")).peak_bytes / 4 - 2 * B * D // N
+        assert drawn <= held <= drawn + B * D // N + SMALLEST
 
 
 # Host compiler: arguments + results - donated + temporaries, on one device.

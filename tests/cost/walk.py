@@ -17,7 +17,7 @@ from shardwright.cost.liveness import NO_POINT, SAME_BUFFER, region_ends
 from shardwright.cost.model import CostModel
 from shardwright.cost.prices import DevicePrices
 from shardwright.cost.roofline import stream_s
-from shardwright.program.types import LITERAL, NO_OP, TOP
+from shardwright.program.types import LITERAL, NO_OP, TOP, Op, itemsize
 from shardwright.spmd.claim import claim
 from shardwright.spmd.decisions import Decisions, Placement
 from shardwright.spmd.follow import Choice, choose
@@ -43,7 +43,7 @@ class Walk:
         self.ops = fold_ops(model.analysis, self.layouts, rounds)  # values differ: no two fold
         self.weights, self.runs = region_weights(self.program), region_runs(self.program)
         self.sums = find_sums(self.program)
-        self.last = region_ends(self.program)
+        self.last = region_ends(self.program, model.schedule)
 
     def cost(self, decisions: Decisions) -> Cost:
         """The cost of one set of decisions."""
@@ -135,8 +135,8 @@ class Walk:
             for leaf in one.leaves if (choice := choices[leaf.op]) is not None
         ]  # fmt: skip
         past = [c for i in one.hoisted_past(self.program) if (c := choices[i]) is not None]
-        itemsize = self.layouts.table[one.value].itemsize
-        once = reduced_once(parts, past, itemsize, self.model.prices)
+        size = self.layouts.table[one.value].itemsize
+        once = reduced_once(parts, past, size, self.model.prices)
         if once is None:
             return None
         seconds = sum(map(self.model.prices.move_s, once.moves))
@@ -166,20 +166,37 @@ class Walk:
         self, choices: Sequence[Choice | None], local_bytes: Sequence[int],
         starts: dict[int, int], ends: dict[int, int],
     ) -> list[int]:  # fmt: skip
-        """[points] moved copies of each op; those for a whole loop or branch are made to live."""
+        """[times] moved copies of each op; those for a whole loop or branch are made to live."""
         copies = [0] * (len(choices) + 1)
+        time = self.model.schedule.time.tolist()
         for op, choice in zip(self.program.ops, choices, strict=True):
             if choice is None:
                 continue
-            if op.name not in SAME_BUFFER:
-                copies[op.index] = choice.temp_bytes
+            if op.tie not in SAME_BUFFER:
+                copies[time[op.index]] = choice.temp_bytes
+                if self.model.device.breadth_first and not op.tie:
+                    self._wait(op, choice, starts, ends)
             elif any(choice.operand_moves) or any(choice.result_moves):
                 buffer_bytes = self.model.prices.buffer_bytes
                 size = sum(buffer_bytes(local_bytes[v]) for v in op.results)
-                last = max(op.index, *[self.last[r] for r in op.body])
-                starts[op.index] = starts.get(op.index, 0) + size
+                first = time[op.index]
+                last = max(first, *[self.last[r] for r in op.body])
+                starts[first] = starts.get(first, 0) + size
                 ends[last] = ends.get(last, 0) + size
         return copies
+
+    def _wait(self, op: Op, choice: Choice, starts: dict[int, int], ends: dict[int, int]) -> None:
+        """Copies of operands exist from the time when these are there."""
+        time = self.model.schedule.time
+        operands = [v for v in op.operands if v != LITERAL]
+        for v, size in zip(operands, choice.copied_bytes, strict=True):
+            fused = not self.model.fusion.materialised[v]
+            behind = self.model.fusion.sources[v] if fused else (v,)
+            made = [self.program.values[s].op for s in behind]
+            first = max([int(time[i]) + 1 for i in made if i != NO_OP], default=0)
+            if first < time[op.index]:
+                starts[first] = starts.get(first, 0) + size
+                ends[int(time[op.index]) - 1] = ends.get(int(time[op.index]) - 1, 0) + size
 
 
 class _Unfolded(Layouts):
@@ -208,7 +225,7 @@ class _Unfolded(Layouts):
         self.of_value = np.arange(len(program.values))
         self.table = [
             Layout(
-                tuple(atoms[v.index]), getattr(v.dtype, "itemsize", 4),
+                tuple(atoms[v.index]), itemsize(v.dtype),
                 0 if 0 in v.shape else 1, v.index in border, update[v.index],
                 made_up=program.numbers()[v.index],
             )

@@ -25,6 +25,7 @@ from shardwright.plan import Bound, Plan
 from shardwright.record.build import build_record
 from shardwright.record.types import Asked
 from shardwright.referee.compiled import read_collectives, read_memory, totals
+from shardwright.referee.verify import peak_bytes
 from shardwright.search.axis_placements import TooLarge, find_axis_placements
 from shardwright.search.exact import Certificate
 from shardwright.search.search import Found
@@ -160,8 +161,10 @@ def plan_of_state(fn: Any, model: CostModel, state: State, donated: tuple[int, .
 def _judge_bytes(verdict: Verdict, plan: Plan, compiled: Any) -> None:
     """Predicted against compiled bytes, on links and at the peak.
 
-    XLA:CPU computes narrow floats as f32, so that programs with them have other bytes there; and
-    of a loop without a known length nobody knows how often it moves something.
+    The peak is predicted for the compiler that is asked, as `verify` does: plans are made for GPUs,
+    which do not hold what XLA:CPU does. That computes narrow floats as f32, so that programs with
+    them have other bytes there; and of a loop without a known length nobody knows how often it
+    moves something.
     """
     bound = plan._require("judging")
     verdict.judged = not any(is_narrow(v.dtype) for v in bound.program.values)
@@ -172,7 +175,7 @@ def _judge_bytes(verdict: Verdict, plan: Plan, compiled: Any) -> None:
     verdict.predicted_bytes, verdict.compiled_bytes = (
         float(sum(b for _, b in rows.values())) for rows in (guess, found)
     )
-    verdict.predicted_peak = plan.cost.peak_bytes
+    verdict.predicted_peak = peak_bytes(plan, "cpu")
     verdict.compiled_peak = read_memory(compiled).peak_bytes
     if bytes_off(verdict):
         keys = sorted({*guess, *found}, key=str)

@@ -10,7 +10,7 @@ from tests.fuzz.run import faults, other_hashes, run_many, table
 
 CHUNK, CHUNKS = 40, 6
 FEW = 1  # of a chunk's programs may move other bytes than predicted
-LOW = 3  # may hold more at their peak: of 2,000 programs 2.6% do, but not evenly over chunks
+LOW = 2  # may hold more at their peak: 16 of 1,612 do, two of them in the second chunk
 
 
 @pytest.mark.slow

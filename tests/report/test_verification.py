@@ -49,8 +49,7 @@ def test_a_verified_plan_reads_so() -> None:
         "  500 B of all-gather model compiled as all-gather (unclear axes): over groups that are"
         " no mesh axes",
         "  bytes moved   0.4% apart by kind and axes (at most 10%)",
-        "  peak memory   75.0% apart; not judged: a host's figure says nothing about an"
-        " accelerator's",
+        "  peak memory   75.0% apart with a host's buffers; not judged: an accelerator has others",
         "  involuntary full rematerialisations: 0",
         "  results       equal to the unsharded function's, largest relative error 1.0e-07"
         " (in range, below 0)",

@@ -8,6 +8,7 @@ import numpy as np
 
 from shardwright.cost.liveness import NO_POINT
 from shardwright.cost.model import CostModel
+from shardwright.program.types import Op
 from shardwright.spmd.decisions import Decisions
 from shardwright.spmd.ir import local_shape
 
@@ -59,19 +60,25 @@ def peak_breakdown(model: CostModel, decisions: Decisions) -> Breakdown:
     copies = peak_bytes - sum(by_kind.values())
     if copies:
         by_kind["temporaries"] = copies
-        op = program.ops[min(at, len(program.ops) - 1)]
+        op = running(model, at)
         found["temporaries", str(op.source or op.name), "moved copies"] = (1, copies)
     buffers = sorted(
         (Buffer(kind, where, shape, n, b) for (kind, where, shape), (n, b) in found.items()),
         key=lambda x: (-x.bytes, x.kind, x.where, x.shape),
     )
-    here = program.ops[min(at, len(program.ops) - 1)] if program.ops else None
+    here = running(model, at) if program.ops else None
     line = f"{here.source} `{here.name}`" if here is not None and here.source else "the results"
     return Breakdown(peak_bytes, line, dict(sorted(by_kind.items())), tuple(buffers))
 
 
+def running(model: CostModel, at: int) -> Op:
+    """The op that runs at a time; the last one in the end."""
+    order = model.schedule.order
+    return model.analysis.program.ops[int(order[min(at, len(order) - 1)])]
+
+
 def live_values(model: CostModel, at: int) -> list[int]:
-    """The values whose buffers exist while an op runs."""
+    """The values whose buffers exist at a time."""
     life = model.lifetimes
     alive: list[int] = np.flatnonzero(
         (life.first != NO_POINT) & (life.first <= at) & (life.last >= at)

@@ -49,6 +49,11 @@ _MULTIPLIES = {
     "F64": "f64",
 }  # fmt: skip
 _TOPOLOGIES = ("torus", "switch")
+# What a compiler, not the hardware, decides about memory.
+COMPILED_MEMORY = (
+    "scratch_bytes", "buffer_bytes", "gathers_major", "breadth_first", "expands", "keeps_padded",
+    "keeps_looped", "fused_reduction", "library_reduction",
+)  # fmt: skip
 _LEAST = 1e-9  # of a rate or share: what divides by less overflows
 
 
@@ -69,6 +74,12 @@ class Device:
     scratch_bytes: int = 0  # what a library takes for one dot, at most what the dot reads
     buffer_bytes: int = 1  # every buffer takes a multiple of this
     gathers_major: bool = False  # along any other dim by a copy: the whole is there twice
+    breadth_first: bool = False  # ops run as soon as they can, not where the program has them
+    expands: bool = False  # what has no kernel is written out as plain ops, and held meanwhile
+    keeps_padded: bool = False  # what is padded for several readers is padded once, in memory
+    keeps_looped: bool = False  # nothing writes over what a loop or branch returned
+    fused_reduction: int = 0  # longer dims are reduced from memory, not on the fly; 0: none are
+    library_reduction: int = 0  # numbers from which on a library reduces, from memory; 0: none do
     memory_efficiency: float = 1.0  # reached by large streams
     matrix_tile: tuple[int, int, int] = (1, 1, 1)  # (m, n, k) to which a local dot is padded
     matrix_fill_rows: int = 0  # rows' worth of time to load one tile of weights
@@ -103,6 +114,10 @@ class Device:
     def usable_bytes(self) -> int:
         """Memory that a plan may use."""
         return self.memory_bytes - self.reserved_bytes
+
+    def with_memory_of(self, other: Device) -> Device:
+        """This device with the buffers that the compiler of another one makes."""
+        return replace(self, **{name: getattr(other, name) for name in COMPILED_MEMORY})
 
     def matrix_flops_per_s(self, dtype: Any, *, precision: str = "default") -> float:
         """FLOP/s of the matrix unit for a dot of `dtype`.

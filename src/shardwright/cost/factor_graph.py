@@ -12,7 +12,7 @@ address tells cells apart exactly, so that nothing rests on hashes being differe
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from operator import mul
@@ -107,16 +107,21 @@ class FactorGraph:
         )  # fmt: skip
         self._choices: dict[tuple[int, tuple[Placement, ...]], Choice] = {}
         self.place_of = [(0, 0)] * len(classes.table)  # op class -> (factor, place in it)
+        self._operands_of = [0] * len(classes.table)  # op class -> column of its first operand
+        width = 1
         for f, factor in enumerate(self.factors):
+            column = len(factor.ops)
             for i, op in enumerate(factor.ops):
-                self.place_of[op.index] = (f, i)
+                self.place_of[op.index], self._operands_of[op.index] = (f, i), column
+                column += len(op.operands)
+            width = max(width, column)
         self._address_cells(len(prices.axis_sizes))
         self._row_of: dict[Cell, int] = {}
         self._growing = Lock()  # threads may share a graph
         self.choices: list[tuple[Choice, ...]] = []  # [rows] of the factor's op classes
-        width = max((len(f.ops) for f in self.factors), default=0) or 1
         self.compute_s, self.link_s = np.zeros(256), np.zeros(256)  # [rows]
-        self.temp_bytes = np.zeros((256, width))  # [rows, op classes] see Choice.temp_bytes
+        # [rows, columns] Choice.temp_bytes of each op class, then copied_bytes of their operands.
+        self.temp_bytes = np.zeros((256, width))
 
     def __str__(self) -> str:
         head = f"{len(self._layouts.table)} variables, {len(self.factors)} factors"
@@ -148,6 +153,19 @@ class FactorGraph:
         self._starts = np.minimum(starts, max(len(self._flat) - 1, 0))
         self._strides = np.concatenate([*self._stride, np.zeros(0, np.int64)])
         self._constant = np.flatnonzero(widths == 0)
+
+    def temp_columns(
+        self, classes: Iterable[int], operands: Iterable[tuple[int, int]] = ()
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """([N] factor, [N] column of temp_bytes) of op classes, then of operands.
+
+        Of NO_CLASS anything: nobody looks at it.
+        """
+        places = [self.place_of[c] if c >= 0 else (0, 0) for c in classes]
+        places += [(self.place_of[c][0], self._operands_of[c] + slot) for c, slot in operands]
+        return (
+            np.array([f for f, _ in places], np.int64), np.array([i for _, i in places], np.int64)
+        )  # fmt: skip
 
     def rows(self, placements: np.ndarray) -> np.ndarray:
         """[B, F] the row of every factor, given the placements [B, S, A] of all layouts."""
@@ -215,6 +233,7 @@ class FactorGraph:
         for layout, per_byte in one.traffic:
             compute += self._layouts.table[layout].local_bytes(stored[layout], sizes) * per_byte
         temps = [self._copies(op, c, stored) for op, c in zip(one.ops, choices, strict=True)]
+        temps += [size for choice in choices for size in choice.copied_bytes]
         row = len(self.choices)
         self.choices.append(choices)
         if row >= len(self.compute_s):

@@ -7,14 +7,18 @@ would read more than the value itself. A gather computes just the entries that i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
+from shardwright.cost.devices import Device
 from shardwright.program.ties import Tie
 from shardwright.program.types import LITERAL, NO_OP, Op, Program
 from shardwright.rules.rule import MATRIX, NOTHING, PASS, PERMUTE, REPLICATE
 
+_LIBRARY = {"add", "max", "min"}  # reductions that libraries have
 # A value read several times is kept when computing it anew would read this much more.
 RECOMPUTE_READS = 1.5
 
@@ -28,14 +32,20 @@ class Fusion:
     sources: list[tuple[int, ...]]  # [values] materialised values behind an unmaterialised one
 
 
-def reads_fused(op: Op) -> bool:
+def reads_fused(op: Op, device: Device) -> bool:
     """Whether an op computes its operands on the fly: elementwise work and reductions."""
     rule = op.rule
     if rule.fusible:
         return not op.tie
-    return rule.unit not in (MATRIX, NOTHING) and any(
-        kind not in (PASS, PERMUTE, REPLICATE) for kind in rule.kinds
-    ) and len(op.operands) <= 2  # fmt: skip
+    reduced = [
+        size for kind, size in zip(rule.kinds, rule.sizes, strict=True)
+        if kind not in (PASS, PERMUTE, REPLICATE)
+    ]  # fmt: skip
+    if rule.unit in (MATRIX, NOTHING) or len(op.operands) > 2 or not reduced:
+        return False
+    too_long = device.fused_reduction and max(reduced) > device.fused_reduction
+    too_large = device.library_reduction and prod(rule.sizes) >= device.library_reduction
+    return not too_long and not (too_large and not _LIBRARY.isdisjoint(rule.kinds))
 
 
 def picks_entries(op: Op) -> bool:
@@ -47,12 +57,19 @@ def picks_entries(op: Op) -> bool:
     )  # fmt: skip
 
 
-def find_fusions(program: Program) -> Fusion:
+def pads(op: Op, size: Sequence[int]) -> bool:
+    """Whether an op puts something around its operand."""
+    if PERMUTE not in op.rule.kinds or op.operands[0] == LITERAL:
+        return False
+    return size[op.results[0]] > size[op.operands[0]]
+
+
+def find_fusions(program: Program, device: Device) -> Fusion:
     """Walks the program once, in order."""
     count = len(program.values)
     uses = program.uses()
     size = [v.bytes for v in program.values]
-    fused = [reads_fused(op) for op in program.ops]
+    fused = [reads_fused(op, device) for op in program.ops]
     materialised = np.ones(count, bool)
     sources: list[tuple[int, ...]] = [()] * count
     cluster = list(range(len(program.ops)))  # union-find over fused ops
@@ -82,6 +99,7 @@ def find_fusions(program: Program) -> Fusion:
         )  # fmt: skip
         if not kept and len(readers) > 1:
             kept = sum(size[s] for s in behind) > RECOMPUTE_READS * size[v.index]
+            kept |= device.keeps_padded and pads(op, size)
         materialised[v.index] = kept
         sources[v.index] = tuple(behind)
     traffic = np.zeros(count, np.int64)

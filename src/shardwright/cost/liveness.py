@@ -12,22 +12,25 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shardwright.cost.devices import Device
 from shardwright.cost.fusion import Fusion
+from shardwright.cost.schedule import Schedule
 from shardwright.program.ties import CONSTS, INITS, Tie
 from shardwright.program.types import LITERAL, NO_OP, TOP, Op, Program
 from shardwright.rules.rule import MATRIX
-from shardwright.spmd.opclass import NO_CLASS
+from shardwright.spmd.opclass import NO_CLASS, OpClasses, stays
 
 NO_POINT = -1
 # A repeated layer has at most this many points of one op class that can be peaks.
 PERIOD = 64
+_TIE = -1  # in place of an operand
 # Ties whose inner value is the outer buffer itself.
 SAME_BUFFER = (*CONSTS, *INITS, Tie.COND_OPERAND)
 
 
 @dataclass(frozen=True, slots=True)
 class Lifetimes:
-    """For each value the first and last op at which its buffer exists; NO_POINT: no buffer."""
+    """For each value the first and last time at which its buffer exists; NO_POINT: no buffer."""
 
     first: np.ndarray  # [values]
     last: np.ndarray  # [values]
@@ -37,40 +40,47 @@ class Lifetimes:
 class Points:
     """The points of the program that no others dominate."""
 
-    ops: np.ndarray  # [points] the op at the point
+    times: np.ndarray  # [points] when
     temp_class: np.ndarray  # [points] op class whose moved copies exist there too, or NO_CLASS
     live: np.ndarray  # [points, layouts] buffers of each layout
-    # [points, entering] how often the copies exist that each class of ties makes for its region.
-    inside: np.ndarray
+    lasting: np.ndarray  # [points, columns of Lasting] copies that last
 
 
 @dataclass(frozen=True, slots=True)
-class Entering:
-    """Ties through which values enter regions: one that moves a value makes a copy of it there."""
+class Lasting:
+    """Copies that exist for longer than the op runs which needs them.
 
-    classes: list[int]  # op classes of such ties
-    inside: np.ndarray  # [ops + 1, classes] ties of each class into regions around an op
+    A tie that moves a value into a region makes a copy that exists as long as the region runs. A
+    compiler that runs what it can copies and moves an operand as soon as it is there.
+    """
+
+    ties: list[int]  # op classes of ties whose inner values are the outer buffers, unless moved
+    operands: list[tuple[int, int]]  # (op class, operand) of copies that wait
+    count: np.ndarray  # [times + 1, ties + operands] how many exist
 
 
-def find_lifetimes(program: Program, fusion: Fusion) -> Lifetimes:
+def find_lifetimes(
+    program: Program, fusion: Fusion, schedule: Schedule, device: Device
+) -> Lifetimes:
     """The lifetime of every buffer."""
     count, end_of_program = len(program.values), len(program.ops)
-    region_end = region_ends(program)
-    first = np.array([max(v.op, 0) for v in program.values], np.int64)
+    time = schedule.time.tolist()
+    region_end = region_ends(program, schedule)
+    first = np.array([time[v.op] if v.op != NO_OP else 0 for v in program.values], np.int64)
     last = np.full(count, NO_POINT, np.int64)
     shared = np.zeros(count, bool)  # values without a buffer of their own
     aliased = {program.outputs[p] for p in program.aliases}
     for op in program.ops:
-        at = op.index
+        at = time[op.index]
         if op.tie and op.body:
             ends = [region_end[r] for r in op.body]
             inside = program.regions[op.body[0]]
             if op.tie in SAME_BUFFER:
                 shared[list(op.results)] = True
             at = max(at, *ends)
-            if at == op.index:  # an exit: the loop's result exists since the loop began
+            if at == time[op.index]:  # an exit: the loop's result exists since the loop began
                 for r in op.results:
-                    first[r] = min(first[r], inside.op)
+                    first[r] = min(first[r], time[inside.op])
         for v in op.operands:
             if v != LITERAL:
                 last[v] = max(last[v], at)
@@ -79,6 +89,11 @@ def find_lifetimes(program: Program, fusion: Fusion) -> Lifetimes:
             if not fusion.materialised[v]:
                 for s in fusion.sources[v]:
                     last[s] = max(last[s], last[v])
+    if device.expands:
+        for op in program.ops:
+            for v in _copied(program, op):  # the copy is computed from what the value is
+                for s in fusion.sources[v]:
+                    last[s] = max(last[s], time[op.index])
     for v in (*program.inputs, *program.consts):
         first[v], last[v] = 0, end_of_program
     for op in program.ops:
@@ -89,15 +104,19 @@ def find_lifetimes(program: Program, fusion: Fusion) -> Lifetimes:
                 shared[operand] = True  # it is the result's buffer
             if result in aliased:
                 shared[result] = True
-    _reuse(program, fusion, shared, last)
+    _reuse(program, fusion, schedule, device, shared, last)
     none = shared | ~fusion.materialised | (last == NO_POINT)
     first[none] = last[none] = NO_POINT
     return Lifetimes(first, last)
 
 
-def _reuse(program: Program, fusion: Fusion, shared: np.ndarray, last: np.ndarray) -> None:
+def _reuse(
+    program: Program, fusion: Fusion, schedule: Schedule, device: Device, shared: np.ndarray,
+    last: np.ndarray,
+) -> None:  # fmt: skip
     """Elementwise work and updates in place write over an operand that nothing reads later."""
-    for op in program.ops:
+    for at, i in enumerate(schedule.order.tolist()):
+        op = program.ops[i]
         if op.tie or len(op.results) != 1:
             continue
         v = program.values[op.results[0]]
@@ -106,12 +125,24 @@ def _reuse(program: Program, fusion: Fusion, shared: np.ndarray, last: np.ndarra
         for s in fusion.sources[v.index] if op.rule.fusible else _updated(op):
             source = program.values[s]
             if (
-                last[s] == op.index and not shared[s] and source.op != NO_OP
+                last[s] == at and not shared[s] and source.op != NO_OP
                 and program.ops[source.op].region == op.region
                 and source.type == v.type
+                and not (device.keeps_looped and _is_looped(program.ops[source.op], device))
             ):  # fmt: skip
-                last[s] = op.index - 1
+                last[s] = at - 1
                 break
+
+
+def _copied(program: Program, op: Op) -> list[int]:
+    """The operands that an op needs in another order of dims, and others as they are."""
+    slots = [op.operands[slot] for slot, _ in op.rule.expanded.copies if slot >= 0]
+    return [v for v in slots if v != LITERAL and len(program.uses()[v]) > 1]
+
+
+def _is_looped(op: Op, device: Device) -> bool:
+    """Whether a loop or branch returns what an op makes."""
+    return (op.tie and bool(op.body)) or (device.expands and op.rule.expanded.words > 0)
 
 
 def _updated(op: Op) -> tuple[int, ...]:
@@ -123,19 +154,19 @@ def _updated(op: Op) -> tuple[int, ...]:
     return op.operands[:1] if op.operands[0] != LITERAL else ()
 
 
-def region_ends(program: Program) -> list[int]:
-    """The last op inside each region, nested ones included."""
+def region_ends(program: Program, schedule: Schedule) -> list[int]:
+    """The time of the last op inside each region, nested ones included."""
     ends = [0] * len(program.regions)
     for op in program.ops:
         region = op.region
         while region != TOP:
-            ends[region] = max(ends[region], op.index)
+            ends[region] = max(ends[region], int(schedule.time[op.index]))
             region = program.regions[region].parent
     return ends
 
 
 def live_counts(lifetimes: Lifetimes, layout_of: np.ndarray, layouts: int, ops: int) -> np.ndarray:
-    """[ops + 1, layouts] how many buffers of each layout exist while an op runs."""
+    """[times + 1, layouts] how many buffers of each layout exist while an op runs."""
     change = np.zeros((ops + 2, layouts), np.int32)
     real = lifetimes.first != NO_POINT
     np.add.at(change, (lifetimes.first[real], layout_of[real]), 1)
@@ -143,27 +174,50 @@ def live_counts(lifetimes: Lifetimes, layout_of: np.ndarray, layouts: int, ops: 
     return np.cumsum(change, 0)[: ops + 1]
 
 
-def find_entering(program: Program, op_class: np.ndarray) -> Entering:
-    """The ties whose inner values are the outer buffers themselves, unless they are moved."""
-    ties = [op for op in program.ops if op.tie in SAME_BUFFER]
-    classes = sorted({int(op_class[op.index]) for op in ties})
-    column, ends = {c: i for i, c in enumerate(classes)}, region_ends(program)
-    change = np.zeros((len(program.ops) + 2, len(classes)), np.int32)
-    for op in ties:
-        at = column[int(op_class[op.index])]
-        change[op.index, at] += 1
-        change[max(op.index, *[ends[r] for r in op.body]) + 1, at] -= 1
-    return Entering(classes, np.cumsum(change, 0)[: len(program.ops) + 1])
+def find_lasting(
+    program: Program, op_class: np.ndarray, fusion: Fusion, schedule: Schedule, device: Device
+) -> Lasting:
+    """The copies of each class of ties, and of each operand where ops run as soon as they can."""
+    time, ends = schedule.time.tolist(), region_ends(program, schedule)
+    spans: list[tuple[tuple[int, int], int, int]] = []  # (class, operand), first and last time
+    for op in program.ops:
+        c, at = int(op_class[op.index]), time[op.index]
+        if op.tie in SAME_BUFFER:
+            spans.append(((c, _TIE), at, max(at, *[ends[r] for r in op.body])))
+        elif device.breadth_first and c != NO_CLASS and not op.tie:
+            operands = [v for v in op.operands if v != LITERAL]
+            for slot, v in enumerate(operands):
+                spans.append(((c, slot), _ready(program, fusion, time, v), at - 1))
+    ties = sorted({c for (c, slot), _, _ in spans if slot == _TIE})
+    waiting = sorted({key for key, first, last in spans if key[1] != _TIE and first <= last})
+    column = {key: i for i, key in enumerate([*[(c, _TIE) for c in ties], *waiting])}
+    change = np.zeros((len(program.ops) + 2, len(column)), np.int32)
+    for key, first, last in spans:
+        if first <= last:
+            change[first, column[key]] += 1
+            change[last + 1, column[key]] -= 1
+    return Lasting(ties, waiting, np.cumsum(change, 0)[: len(program.ops) + 1])
 
 
-def peak_points(live: np.ndarray, op_class: np.ndarray, entering: Entering) -> Points:
+def _ready(program: Program, fusion: Fusion, time: list[int], value: int) -> int:
+    """The first time at which a value can be copied, or computed into its copy."""
+    behind = (value,) if fusion.materialised[value] else fusion.sources[value]
+    made = [program.values[v].op for v in behind]
+    return max([time[i] + 1 for i in made if i != NO_OP], default=0)
+
+
+def peak_points(
+    live: np.ndarray, classes: OpClasses, lasting: Lasting, schedule: Schedule
+) -> Points:
     """Drops every point that another one dominates in all states.
 
     Points of one op class are compared with each other, since moved copies exist there too.
     Along repeated layers counts grow and shrink evenly: of such a row only the ends can be peaks.
     """
-    owner = np.append(np.where(np.isin(op_class, entering.classes), NO_CLASS, op_class), NO_CLASS)
-    every = np.concatenate([live, entering.inside], axis=1)
+    runs = classes.of_op[schedule.order]  # [times]
+    without = [*lasting.ties, *[op.index for op in classes.table if stays(op)]]  # copies of theirs
+    owner = np.append(np.where(np.isin(runs, without), NO_CLASS, runs), NO_CLASS)
+    every = np.concatenate([live, lasting.count], axis=1)
     kept: list[int] = []
     for c in np.unique(owner):
         rows = np.flatnonzero(owner == c)
@@ -171,15 +225,15 @@ def peak_points(live: np.ndarray, op_class: np.ndarray, entering: Entering) -> P
         rows = rows[_run_ends(every[rows], 1)]
         rows = rows[_undominated(every[rows])]
         kept.extend(rows[_run_ends(every[rows], PERIOD)].tolist())
-    ops = np.array(sorted(kept))
-    free = ops[owner[ops] < 0]
-    moving = ops[owner[ops] >= 0]
+    times = np.array(sorted(kept))
+    free = times[owner[times] < 0]
+    moving = times[owner[times] >= 0]
     if len(moving) and len(free):  # a point without copies is covered by one that has more
         covered = np.array([bool((every[moving] >= every[p]).all(1).any()) for p in free])
-        ops = np.sort(np.concatenate([moving, free[~covered]]))
-    counts = every[ops].astype(np.float64)
+        times = np.sort(np.concatenate([moving, free[~covered]]))
+    counts = every[times].astype(np.float64)
     width = live.shape[1]
-    return Points(ops, owner[ops], counts[:, :width], counts[:, width:])
+    return Points(times, owner[times], counts[:, :width], counts[:, width:])
 
 
 def _first_of_equal(rows: np.ndarray) -> np.ndarray:

@@ -7,7 +7,7 @@ kept in it, and threads may share one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,9 +17,10 @@ from shardwright.cost.cost import Cost
 from shardwright.cost.devices import Device
 from shardwright.cost.factor_graph import FactorGraph
 from shardwright.cost.fusion import find_fusions
-from shardwright.cost.liveness import find_entering, find_lifetimes, live_counts, peak_points
+from shardwright.cost.liveness import find_lasting, find_lifetimes, live_counts, peak_points
 from shardwright.cost.prices import DevicePrices
 from shardwright.cost.roofline import stream_s
+from shardwright.cost.schedule import breadth_first, program_order
 from shardwright.mesh import Mesh
 from shardwright.program.types import TOP
 from shardwright.spmd.decisions import Decisions, Placement
@@ -65,20 +66,23 @@ class CostModel:
         self.prices = DevicePrices(mesh, device)
         self.layouts = Layouts(analysis, mesh.sizes, pinned)
         self.classes = fold_ops(analysis, self.layouts, find_rounds(program))
-        self.fusion = find_fusions(program)
+        self.fusion = find_fusions(program, device)
         self.weights = weigh(program, self.classes, self.layouts.of_value)
-        self.lifetimes = find_lifetimes(program, self.fusion)
+        self.schedule = (
+            breadth_first(program, self.fusion) if device.breadth_first else program_order(program)
+        )
+        self.lifetimes = find_lifetimes(program, self.fusion, self.schedule, device)
         live = live_counts(
             self.lifetimes, self.layouts.of_value, len(self.layouts.table), len(program.ops)
         )
-        self.entering = find_entering(program, self.classes.of_op)
-        self.points = peak_points(live, self.classes.of_op, self.entering)
+        self.lasting = find_lasting(program, self.classes.of_op, self.fusion, self.schedule, device)
+        self.points = peak_points(live, self.classes, self.lasting, self.schedule)
         self.graph = FactorGraph(
             self.layouts, self.classes, self.weights, self.prices,
-            traffic_s=self._traffic(), entering=self.entering.classes,
+            traffic_s=self._traffic(), entering=self.lasting.ties,
         )  # fmt: skip
-        self._temp_at = _columns(self.graph, self.points.temp_class)
-        self._entering_at = _columns(self.graph, self.entering.classes)
+        self._temp_at = self.graph.temp_columns(self.points.temp_class)
+        self._lasting_at = self.graph.temp_columns(self.lasting.ties, self.lasting.operands)
         self._live = np.ascontiguousarray(self.points.live.T)
         self.pins: dict[int, Placement] = {  # layout -> placement, whatever is decided
             i: layout.pinned for i, layout in enumerate(self.layouts.table)
@@ -111,17 +115,17 @@ class CostModel:
         if self.classes.table:  # there is something to compute
             copies = temps[rows[:, self._temp_at[0]], self._temp_at[1]]
             live += np.where(self.points.temp_class >= 0, copies, 0.0)
-            if self.entering.classes:
-                inside = temps[rows[:, self._entering_at[0]], self._entering_at[1]]
-                live += inside @ self.points.inside.T
+            if self.points.lasting.shape[1]:
+                lasting = temps[rows[:, self._lasting_at[0]], self._lasting_at[1]]
+                live += lasting @ self.points.lasting.T
         return live
 
     def peak(self, decisions: Decisions) -> tuple[int, int]:
-        """(op at the peak, bytes that exist while it runs)."""
+        """(time of the peak, bytes that exist then)."""
         placements, local_bytes = self.place([decisions])
         live = self._point_bytes(self.graph.rows(placements), local_bytes)[0]
         best = int(live.argmax())
-        return int(self.points.ops[best]), int(live[best])
+        return int(self.points.times[best]), int(live[best])
 
     def cost(self, decisions: Decisions) -> Cost:
         """The cost of one set of decisions."""
@@ -157,14 +161,6 @@ class CostModel:
         """How every layout is stored."""
         placements, _ = self.place([decisions])
         return [tuple(p) for p in placements[0].tolist()]
-
-
-def _columns(graph: FactorGraph, classes: Iterable[int]) -> tuple[np.ndarray, np.ndarray]:
-    """([N] factor, [N] place in it) of these op classes; of NO_CLASS anything."""
-    places = [graph.place_of[c] if c >= 0 else (0, 0) for c in classes]
-    return (
-        np.array([f for f, _ in places], np.int64), np.array([i for _, i in places], np.int64)
-    )  # fmt: skip
 
 
 def _by_overrides(

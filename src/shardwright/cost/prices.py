@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -75,10 +76,17 @@ class DevicePrices:
         return -(-size // unit) * unit
 
     def scratch_bytes(self, op: OpClass, slot_bytes: Sequence[int]) -> int:
-        """Memory that an op needs while it runs, besides operands and results."""
-        if op.rule.unit != MATRIX:
-            return 0
-        return min(self.device.scratch_bytes, sum(slot_bytes[: len(op.operands)]))
+        """Memory that an op needs while it runs, besides operands, results and their copies."""
+        reads = sum(slot_bytes[: len(op.operands)]) if op.rule.unit == MATRIX else 0
+        words = op.rule.expanded.words if self.device.expands else 0
+        return min(self.device.scratch_bytes, reads) + words * self.buffer_bytes(1)
+
+    def copied_bytes(self, op: OpClass, slot_bytes: Sequence[int]) -> list[int]:
+        """[slots] memory of the copies that an op makes of its operands and results."""
+        copied = [0] * len(slot_bytes)
+        for slot, times in op.rule.expanded.copies if self.device.expands else ():
+            copied[slot] = self.buffer_bytes(math.ceil(times * slot_bytes[slot]))
+        return copied
 
     def _dot_s(self, op: OpClass, local: Sequence[int]) -> float:
         """A contraction as a batched [m, k] x [k, n]."""

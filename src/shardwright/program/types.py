@@ -245,9 +245,14 @@ def _point_by_point(rule: Rule) -> bool:
     return True
 
 
+def itemsize(dtype: Any) -> int:
+    """Bytes of one element; XLA has a bool where JAX has the tangent of an integer."""
+    return 1 if dtype == jax.dtypes.float0 else int(getattr(dtype, "itemsize", 4))
+
+
 def tensor_bytes(type_: TensorShape) -> int:
     """Bytes of one array; sub-byte types count a byte per element."""
-    size = getattr(type_.dtype, "itemsize", 4)
+    size = itemsize(type_.dtype)
     for dim in type_.shape:
         size *= dim
     return int(size)

@@ -12,7 +12,9 @@ import jax.extend
 import numpy as np
 
 from shardwright import _jax
+from shardwright.cost.devices import device
 from shardwright.cost.links import KINDS, Network
+from shardwright.cost.model import CostModel
 from shardwright.errors import ShardwrightError
 from shardwright.lowering.apply import apply_steps
 from shardwright.lowering.jit import flat_jit, jax_mesh, sharding
@@ -58,7 +60,7 @@ class Verification:
     compiled: Totals
     predicted_link_s: float
     compiled_link_s: float  # what was compiled, under the same model of the planned device's links
-    predicted_peak_bytes: int
+    predicted_peak_bytes: int  # with the buffers that this platform's compiler makes
     compiled_peak_bytes: int
     rematerialisations: int  # involuntary full ones
     cycles: int | None
@@ -240,9 +242,23 @@ def judge(plan: Plan, compiled: Compiled, runs: tuple[Ran, ...] = ()) -> Verific
         predicted=totals(plan.collectives), compiled=totals(rows),
         predicted_link_s=sum(c.count * c.seconds for c in plan.collectives),
         compiled_link_s=sum(row.count * _seconds(row, network) for row in rows),
-        predicted_peak_bytes=plan.cost.peak_bytes, compiled_peak_bytes=compiled.memory.peak_bytes,
+        predicted_peak_bytes=peak_bytes(plan, platform),
+        compiled_peak_bytes=compiled.memory.peak_bytes,
         rematerialisations=involuntary_remats(compiled.stderr), cycles=compiled.cycles, runs=runs,
     )  # fmt: skip
+
+
+def peak_bytes(plan: Plan, platform: str) -> int:
+    """The peak that a platform's compiler is expected to assign to a plan.
+
+    The plan's own, for the device it was made for; a host has other buffers (docs/cost.md).
+    """
+    if platform != "cpu":
+        return plan.cost.peak_bytes
+    bound = plan._require("verify()")
+    model, host = bound.model, bound.model.device.with_memory_of(device("cpu"))
+    on_host = CostModel(model.analysis, model.mesh, host, pinned=model.pinned)
+    return on_host.cost(bound.decisions).peak_bytes
 
 
 def _seconds(row: CompiledCollective, network: Network) -> float:

@@ -59,7 +59,7 @@ def _findings(v: Verification) -> Iterator[str]:
     if v.checks_memory:
         memory += f" (at most {MEMORY_TOLERANCE:.0%})" + _mark(v.memory_error <= MEMORY_TOLERANCE)
     else:
-        memory += "; not judged: a host's figure says nothing about an accelerator's"
+        memory += " with a host's buffers; not judged: an accelerator has others"
     yield f"  peak memory   {memory}"
     yield f"  involuntary full rematerialisations: {v.rematerialisations}" + _mark(
         v.rematerialisations == 0

@@ -6,7 +6,7 @@ from typing import Any
 
 from shardwright.rules.precision import precision_of
 from shardwright.rules.registry import register
-from shardwright.rules.rule import MATRIX, OpShape, Rule, einsum
+from shardwright.rules.rule import MATRIX, Expanded, OpShape, Rule, einsum
 
 
 def _dot(op: OpShape, dimension_numbers: Any) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
@@ -26,8 +26,26 @@ def _dot_general(op: OpShape) -> Rule:
     lhs, rhs, out, contracted = _dot(op, op.params["dimension_numbers"])
     return einsum(
         op, [lhs, rhs], [out], reduce=contracted, unit=MATRIX, work=2.0,
-        precision=precision_of(op.params.get("precision")),
+        precision=precision_of(op.params.get("precision")), expanded=_expanded(op),
     )  # fmt: skip
+
+
+def _expanded(op: OpShape) -> Expanded:
+    """A copy of what libraries do not multiply as it is: [batch, m, k] by [batch, k, n].
+
+    A matrix is multiplied either way round.
+    """
+    contracted, batch = op.params["dimension_numbers"]
+    copied = []
+    for n, (inner, outer) in enumerate(zip(contracted, batch, strict=True)):
+        shape = op.operands[n].shape
+        free = [d for d in range(len(shape)) if d not in (*inner, *outer)]
+        order = [*outer, *free, *inner] if n == 0 else [*outer, *inner, *free]
+        matrix = len(free) <= 1 and len(inner) <= 1 and list(outer) == list(range(len(outer)))
+        real = [d for d in order if shape[d] > 1]
+        if real != sorted(real) and not matrix:
+            copied.append((n, 1.0))
+    return Expanded(tuple(copied))
 
 
 @register("scaled_dot")

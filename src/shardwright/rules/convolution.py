@@ -11,7 +11,7 @@ from typing import Any
 
 from shardwright.rules.precision import precision_of
 from shardwright.rules.registry import register
-from shardwright.rules.rule import MATRIX, OpShape, Rule, einsum, with_work
+from shardwright.rules.rule import MATRIX, Expanded, OpShape, Rule, einsum, with_work
 from shardwright.rules.windows import halo
 
 
@@ -74,7 +74,32 @@ def _conv(op: OpShape) -> Rule:
     rule = einsum(
         op, [left, right], [result],
         reduce=reduce, permute=permute, replicate=replicate, sizes=sizes, unit=MATRIX, halos=halos,
-        maps=False, precision=precision_of(p.get("precision")),
+        maps=False, precision=precision_of(p.get("precision")), expanded=_expanded(op),
     )  # fmt: skip
     kernel_points = math.prod(rhs_shape) // rhs_shape[rhs[0]]
     return with_work(rule, 2 * math.prod(out_shape) * kernel_points)
+
+
+def _expanded(op: OpShape) -> Expanded:
+    """A copy of what is not in the order that libraries convolve in: NHWC, HWIO to NHWC.
+
+    A kernel larger than what it slides over changes places with it, and is turned around. Of batch
+    groups, every pair is computed and masked: the pairs, and the masked ones.
+    """
+    numbers, groups = op.params["dimension_numbers"], op.params["batch_group_count"]
+    (batch, feature, *places), (out, into, *kernel) = numbers.lhs_spec, numbers.rhs_spec
+    (rows, channels, *positions) = numbers.out_spec
+    orders = {0: (batch, *places, feature), 1: (*kernel, into, out)}
+    orders[-1] = (rows, *positions, channels)
+    shapes = {0: op.operands[0].shape, 1: op.operands[1].shape, -1: op.results[0].shape}
+    copied = {}
+    for slot, order in orders.items():
+        real = [d for d in order if shapes[slot][d] > 1]
+        if real != sorted(real):
+            copied[slot] = 1.0
+    slid = math.prod(shapes[0][d] for d in places)
+    if math.prod(shapes[1][d] for d in kernel) > slid:
+        copied[1] = 1.0
+    if groups > 1:
+        copied[-1] = copied.get(-1, 0.0) + 2.0 * groups
+    return Expanded(tuple(copied.items()))

@@ -9,12 +9,17 @@ import math
 from typing import Any
 
 from shardwright.rules.registry import register
-from shardwright.rules.rule import NOTHING, VECTOR, OpShape, Rule, einsum, with_work
+from shardwright.rules.rule import NOTHING, VECTOR, Expanded, OpShape, Rule, einsum, with_work
 
 # How updates that meet at one place combine, where XLA knows an all-reduce for it.
 _COMBINE = {
     "scatter-add": "add", "scatter-max": "max", "scatter-min": "min", "scatter-mul": "mul",
 }  # fmt: skip
+
+
+# XLA:CPU: a scatter is a loop over its updates, with a counter, its next value, an index, whether
+# that is in range, and the places of the arrays.
+SCATTER_WORDS = 5
 
 
 @register("gather")
@@ -87,6 +92,7 @@ def _scatter(op: OpShape) -> Rule:
         reduce={} if kind is None else dict.fromkeys(combined, kind), replicate=replicate,
         linear=(0, 2) if kind == "add" else (),
         unit=NOTHING if op.name == "scatter" else VECTOR, work=0.0, even=indices[:-1],
+        expanded=Expanded(words=0 if one_update else SCATTER_WORDS),
     )  # fmt: skip
     return rule if op.name == "scatter" else with_work(rule, math.prod(update_shape))
 

@@ -6,8 +6,11 @@ from typing import Any
 
 from shardwright.rules.elementwise import elementwise
 from shardwright.rules.registry import register
-from shardwright.rules.rule import NOTHING, VECTOR, OpShape, Rule, einsum
+from shardwright.rules.rule import NOTHING, VECTOR, Expanded, OpShape, Rule, einsum
 
+# XLA:CPU: a counter, three words and two tables of four of the key schedule, each as it was and as
+# it becomes, and the places of the arrays.
+_ROUND_WORDS = 13
 _ROUNDS = 60.0  # operations per number: 20 rounds of add, rotate, xor for two of them
 
 
@@ -21,7 +24,14 @@ def _draw(op: OpShape) -> Rule:
     # The shapes of key arrays exclude the key data: [keys] -> [keys, drawn].
     keys = op.dims(0)
     drawn = op.result_dims()[len(keys) :]
-    return einsum(op, [keys], [[*keys, *drawn]], work=_ROUNDS)
+    if "rbg" in str(op.operands[0].dtype):  # as rng_bit_generator below
+        return einsum(op, [keys], [[*keys, *drawn]], replicate=drawn, work=_ROUNDS / 4)
+    # Rounds are a loop over two words for each number, held as they were and as they become.
+    arrays = 4 * 4 / op.results[0].dtype.itemsize
+    return einsum(
+        op, [keys], [[*keys, *drawn]], work=_ROUNDS,
+        expanded=Expanded(((-1, arrays - 1),), _ROUND_WORDS),
+    )  # fmt: skip
 
 
 @register("random_fold_in", "random_seed")

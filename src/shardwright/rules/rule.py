@@ -65,6 +65,16 @@ class Halo(NamedTuple):
     after: int  # rows of the part behind
 
 
+class Expanded(NamedTuple):
+    """Buffers of an op that is written out as copies, loops and elementwise work."""
+
+    copies: tuple[tuple[int, float], ...] = ()  # (slot, times its bytes); -1 is the last result
+    words: int = 0  # buffers of a few words: counters, keys, the places of a loop's arrays
+
+
+AS_IT_IS = Expanded()
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """How the dims of an op's operands and results meet, and what it computes."""
@@ -88,6 +98,8 @@ class Rule:
     leader: int | None = None
     # How exactly a dot multiplies (rules/precision.py): it decides the rate, not how dims meet.
     precision: str = "default"
+    # What a compiler holds besides, where it has no kernel for the op and writes out plain ones.
+    expanded: Expanded = AS_IT_IS
 
     @property
     def slots(self) -> tuple[tuple[Dim, ...], ...]:
@@ -164,6 +176,7 @@ def einsum(
     maps: bool = True,
     leader: int | None = None,
     precision: str = "default",
+    expanded: Expanded = AS_IT_IS,
 ) -> Rule:
     """The rule that these dim labels spell.
 
@@ -239,7 +252,7 @@ def einsum(
         unit, work, fusible, linear, opaque, additive,
         tuple(Halo(index[label], *rows) for label, rows in (halos or {}).items() if label in index),
         tuple(sorted(index[label] for label in set(even) if label in index)),
-        maps, leader, precision,
+        maps, leader, precision, expanded,
     )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from shardwright.rules.registry import register
-from shardwright.rules.rule import OpShape, Rule, einsum, with_work
+from shardwright.rules.rule import AS_IT_IS, Expanded, OpShape, Rule, einsum, with_work
 
 
 @register("sort")
@@ -31,6 +31,7 @@ def _top_k(op: OpShape) -> Rule:
     return with_work(rule, comparisons)
 
 
+_BLOCK = 16  # XLA: what it accumulates along at once
 _CUMULATIVE = {"cumsum": 1.0, "cumprod": 1.0, "cummax": 1.0, "cummin": 1.0, "cumlogsumexp": 20.0}
 
 
@@ -43,4 +44,11 @@ def _cumulative(op: OpShape) -> Rule:
         op, [dims], [dims],
         replicate=[along], work=_CUMULATIVE[op.name] * steps,
         linear=(0,) if op.name == "cumsum" else (),
+        expanded=_in_blocks(op.operands[0].shape[along]),
     )  # fmt: skip
+
+
+def _in_blocks(length: int) -> Expanded:
+    """A long dim is padded to whole blocks and accumulated in each: two arrays, then the result."""
+    blocks = -(-length // _BLOCK)
+    return Expanded(((0, 2.0 * blocks * _BLOCK / length - 1),)) if blocks > 1 else AS_IT_IS

@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from shardwright.rules.indexing import SCATTER_WORDS
 from shardwright.rules.registry import register
-from shardwright.rules.rule import OpShape, Rule, einsum, with_work
+from shardwright.rules.rule import Expanded, OpShape, Rule, einsum, with_work
 
 _DILATIONS = ("base_dilation", "window_dilation")
 
@@ -99,8 +100,21 @@ def _scattered(op: OpShape, operand: int, source: int) -> tuple[list[Any], list[
 @register("select_and_scatter_add")
 def _select_and_scatter_add(op: OpShape) -> Rule:
     before, after, kinds = _scattered(op, 1, 0)
-    rule = einsum(op, [after, before], [before], linear=(0,), **kinds)
+    rule = einsum(op, [after, before], [before], linear=(0,), expanded=_selected(op), **kinds)
     return with_work(rule, _visits(op, 0))
+
+
+def _selected(op: OpShape) -> Expanded:
+    """Where each window has its largest entry: a coordinate of every entry, then of the largest.
+
+    Windows that reach over the edges work on a padded operand and a padded result.
+    """
+    operand, rank = op.operands[1], len(op.operands[1].shape)
+    words = 4 / operand.dtype.itemsize  # coordinates are 32-bit integers
+    padded = 2.0 if any(any(pair) for pair in op.params["padding"]) else 0.0
+    longer = sum(size > 1 for size in operand.shape)
+    coordinates = min(rank, longer + 1)  # of all dims of size 1 they are the same zeros
+    return Expanded(((0, 1 + rank * words), (1, coordinates * words + padded)), SCATTER_WORDS)
 
 
 @register("select_and_scatter")

@@ -42,6 +42,8 @@ class Prices(Protocol):
 
     def scratch_bytes(self, op: OpClass, slot_bytes: Sequence[int]) -> int: ...
 
+    def copied_bytes(self, op: OpClass, slot_bytes: Sequence[int]) -> list[int]: ...
+
     def buffer_bytes(self, size: int) -> int: ...
 
 
@@ -125,7 +127,8 @@ class Choice(NamedTuple):
     operand_s: tuple[float, ...]
     result_s: tuple[float, ...]
     exchange_s: float
-    temp_bytes: int  # scratch, moved copies of operands, results before they are moved
+    temp_bytes: int  # scratch, copies of operands, results before they are moved
+    copied_bytes: tuple[int, ...]  # of those the copies of each operand
 
     @property
     def total_s(self) -> float:
@@ -313,15 +316,19 @@ def _choice(op: OpClass, way: _Way, stored: Sequence[Placement], prices: Prices)
         out = [routes.reduce(op, s, way, made, want) for s, made, want in results]
     else:
         out = [routes.reshard(s, made, want) for s, made, want in results]
-    temp = prices.scratch_bytes(op, way.slot_bytes)
-    for size, route in zip(way.slot_bytes, (*into, *out), strict=True):
+    copied = prices.copied_bytes(op, way.slot_bytes)
+    for i, (size, route) in enumerate(zip(way.slot_bytes, (*into, *out), strict=True)):
         if route.travels or (route.moves and not op.rule.fusible):
-            temp += sum(map(prices.buffer_bytes, _copies(size, route)))
+            copied[i] += sum(map(prices.buffer_bytes, _copies(size, route)))
+    temp = prices.scratch_bytes(op, way.slot_bytes) + sum(copied)
+    if way.exchanges:  # rows of the neighbours, and the operand with them
+        rows = [move.bytes for move in way.exchanges]
+        temp += sum(map(prices.buffer_bytes, [*rows, way.slot_bytes[0] + sum(rows)]))
     return Choice(
         way.claims, way.needs, way.produced, way.partial,
         tuple([r.moves for r in into]), way.exchanges, tuple([r.moves for r in out]),
         way.compute_s, tuple([r.seconds for r in into]), tuple([r.seconds for r in out]),
-        way.exchange_s, temp,
+        way.exchange_s, temp, tuple(copied[:count]),
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from shardwright.analysis.analysis import Analysis
 from shardwright.program.ties import CARRIES, Tie
-from shardwright.program.types import LITERAL, NO_OP, Program
+from shardwright.program.types import LITERAL, NO_OP, Program, itemsize
 from shardwright.rules.rule import MATRIX
 from shardwright.spmd.claim import Claims
 from shardwright.spmd.decisions import Placement, State
@@ -84,9 +84,8 @@ def _fold(
                 )
                 for r in range(low, high)
             )  # fmt: skip
-            itemsize = getattr(v.type.dtype, "itemsize", 4)
             units = 0 if 0 in v.type.shape else 1
-            layout = Layout(atoms, itemsize, units, edge, late, made_up=from_numbers)
+            layout = Layout(atoms, itemsize(v.type.dtype), units, edge, late, made_up=from_numbers)
             if v.index in pinned:
                 layout = layout._replace(pinned=_pinned(layout, axes, pinned[v.index]))
             elif baked_in:  # an array in the program text is on every device whole

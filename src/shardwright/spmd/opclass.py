@@ -89,6 +89,25 @@ def sums_at_once(rule: Rule) -> bool:
     )
 
 
+def stays(op: OpClass) -> bool:
+    """Whether an op copies and moves nothing in any state: elementwise work on one layout.
+
+    Whatever that layout's placement is, the op can be computed so, and all of it is in place.
+    """
+    slot = op.slots[0] if op.slots else None
+    if slot is None or not op.rule.fusible or op.rule.even or op.rule.leader is not None:
+        return False
+    return (
+        all((s.layout_index, s.to_op) == (slot.layout_index, slot.to_op) for s in op.slots)
+        and slot.layout.pinned is None
+        and all(kind == PASS for kind in op.kinds)
+        and all(
+            k != NO_ATOM and op.splittable[k] and op.pads[k] >= slot.layout.pads(j)
+            for j, k in enumerate(slot.to_op)
+        )
+    )  # fmt: skip
+
+
 def adds_entries(rule: Rule) -> bool:
     """Whether an op adds entries to its first operand: the gradient of a lookup."""
     return len(rule.operands) == 3 and 0 in rule.linear and "add" in rule.kinds
