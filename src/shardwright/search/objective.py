@@ -72,25 +72,9 @@ class Objective:
             self._evaluate(new)
         return np.array([self._by_state[s] for s in states])
 
-    def knows(self, state: State) -> bool:
-        return state in self._by_state
-
-    def key(self, state: State) -> bytes:
-        """The placements of an evaluated state; states with equal keys cost the same."""
-        return self._key_of[state]
-
     def decisions(self, state: State) -> Decisions:
         """A state with the overrides that hold here."""
         return decide(state, self.overrides)
-
-    def unseen(self, states: Sequence[State]) -> list[State]:
-        """Those of the states whose placements were not evaluated, one for each placement."""
-        if not states:
-            return []
-        placements, _ = self.model.place(decide_all(states, self.overrides))
-        keys = [p.tobytes() for p in placements.astype(np.int8)]
-        first = dict(zip(reversed(keys), reversed(states), strict=True))
-        return [first[k] for k in dict.fromkeys(keys) if k not in self._by_key]
 
     def penalised(self, costs: Costs) -> np.ndarray:
         """The objectives of these costs."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 import numpy as np
 
 from shardwright.search.axis_placements import find_axis_placements
-from shardwright.search.blocks import Work, find_blocks
+from shardwright.search.blocks import Spent, Work, find_blocks
 from shardwright.search.objective import Objective
 from shardwright.search.space import Space
 from shardwright.spmd.decisions import State
@@ -132,6 +133,14 @@ class Responses:
             if values[best] < value:
                 value, chosen, steady = float(values[best]), options[best], 1
         return value, chosen
+
+    def improve(self, states: Iterable[State]) -> None:
+        """Descends from each of these states, until the cells that may be looked at are spent."""
+        with suppress(Spent):
+            for state in states:
+                chosen = self.chosen(state)
+                if chosen is not None:
+                    self.descend(chosen, self.space.axes)
 
 
 def _smallest(values: np.ndarray, count: int) -> np.ndarray:

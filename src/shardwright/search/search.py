@@ -149,7 +149,7 @@ class _Run:
             best = min(range(len(seeds)), key=lambda i: (values[i], i))
             self._note(f"best of {len(seeds)} strategies", float(values[best]))
         if exact:
-            self._refine(self.seeds)
+            self._local_search()
             self._prove()
         if space.actions and self.certificate.kind != "optimal":
             known_s = objective.best_s
@@ -168,23 +168,15 @@ class _Run:
         with suppress(Spent):
             tree_search(self.responses, self.budget, seed=self.seed)
         self._note("tree search", self.objective.best_s)
-        self._refine(self.objective.ranked(STARTS))
+        self._local_search()
 
-    def _refine(self, states: Sequence[State]) -> None:
-        """Changes the best few of these states, entry by entry."""
-        self.objective.stage = "refinement"
-        values = self.objective(states)
-        best: dict[bytes, State] = {}  # by placements: many lists mean the same
-        for i in sorted(range(len(states)), key=lambda i: (values[i], i)):
-            best.setdefault(self.objective.key(states[i]), states[i])
-        with suppress(Spent):
-            for state in list(best.values())[:STARTS]:
-                chosen = self.responses.chosen(state)
-                if chosen is not None:
-                    self.responses.descend(chosen, self.space.axes)
+    def _local_search(self) -> None:
+        """Improves the best states of all so far: axis by axis, then entry by entry."""
+        self.objective.stage = "local search"
+        self.responses.improve(self.objective.ranked(STARTS))
         assert self.objective.best is not None
         refine(self.space, self.objective, self.objective.best, self.budget)
-        self._note("refinement", self.objective.best_s)
+        self._note("local search", self.objective.best_s)
 
     def _prove(self) -> None:
         objective = self.objective
@@ -226,11 +218,7 @@ class _Run:
         responses = Responses(
             self.space.given(overrides), objective, self.budget.cells * RESPONSES_GIVEN
         )
-        with suppress(Spent):
-            for state in objective.ranked(STARTS):
-                chosen = responses.chosen(state)
-                if chosen is not None:
-                    responses.descend(chosen, self.space.axes)
+        responses.improve(objective.ranked(STARTS))
         return objective
 
     def _note(self, what: str, value: float) -> None:

@@ -8,11 +8,9 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from typing import NamedTuple
-
-import numpy as np
 
 from shardwright.cost.model import CostModel
 from shardwright.spmd.decisions import (
@@ -28,7 +26,6 @@ from shardwright.spmd.decisions import (
     empty,
 )
 from shardwright.spmd.division import can_divide
-from shardwright.spmd.moves import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, REDUCE_SCATTER
 
 MAX_UPDATES = 1
 # A group with more resolution bits than this is offered with all of them 0 or all of them 1.
@@ -73,7 +70,6 @@ class Space:
                     if g in updated and g in held:
                         self.actions.append(Action(axis, Entry(g, bits, UPDATES)))
         self.number = {action: i for i, action in enumerate(self.actions)}
-        self.twins = symmetric_axes(model)
 
     def given(self, overrides: Mapping[int, Placement]) -> Space:
         """The space in which these overrides hold as well."""
@@ -120,40 +116,10 @@ class Space:
         """The states with the overrides that hold here."""
         return decide_all(states, self.overrides)
 
-    def keys(self, states: Sequence[State]) -> list[bytes]:
-        """States with equal keys cost the same: same placements, or the mirror of them."""
-        placements, _ = self.model.place(self.decisions(states))
-        columns = placements.astype(np.int8)
-        if not self.twins:
-            return [c.tobytes() for c in columns]
-        out = []
-        for c in columns:
-            per_axis = [c[:, a].tobytes() for a in range(c.shape[1])]
-            for twins in self.twins:
-                for axis, column in zip(twins, sorted(per_axis[a] for a in twins), strict=True):
-                    per_axis[axis] = column
-            out.append(b"".join(per_axis))
-        return out
-
 
 def resolutions(bits: int) -> list[int]:
     """The values that the resolution of a group with so many bits may take."""
     return list(range(1 << bits)) if bits <= MAX_BITS else [0, (1 << min(bits, 31)) - 1]
-
-
-def symmetric_axes(model: CostModel) -> list[tuple[int, ...]]:
-    """Axes of one size over the same links: lists may be swapped between them."""
-    names, sizes = model.mesh.names, model.mesh.sizes
-    alike: dict[object, list[int]] = {}
-    for axis, name in enumerate(names):
-        curves = tuple(
-            model.prices.network.seconds(kind, (name,), bytes_)
-            for kind in (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL)
-            for bytes_ in (1 << 10, 1 << 20, 1 << 30)
-        )
-        if sizes[axis] > 1:
-            alike.setdefault((sizes[axis], curves), []).append(axis)
-    return [tuple(axes) for axes in alike.values() if len(axes) > 1]
 
 
 def _divisible(model: CostModel, group: int, size: int) -> bool:
@@ -175,4 +141,4 @@ def _holders(model: CostModel) -> tuple[set[int], set[int]]:
     return held, updated
 
 
-__all__ = ["EVERYTHING", "UPDATES", "Action", "Space", "resolutions", "symmetric_axes"]
+__all__ = ["EVERYTHING", "UPDATES", "Action", "Space", "resolutions"]
