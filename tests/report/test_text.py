@@ -12,7 +12,7 @@ import optax
 import pytest
 
 import shardwright as sw
-from shardwright.record.types import Asked, Claim, Replicated, SearchRow
+from shardwright.record.types import Asked, Claim, Override, Replicated, SearchRow
 from shardwright.report.causes import alike, phrase
 from shardwright.report.explain import explain, type_bytes
 from shardwright.report.facts import lines_that_move, ranked_baselines
@@ -136,6 +136,8 @@ def test_tactics_over_memory_are_marked() -> None:
     ({"certificate": Certificate("gap", 2e-4, 0.25, 0)}, "proof: within 25.0% of the optimum"),
     ({"collectives": ()}, "nothing moves between devices"),
     ({"baselines": {}}, "proof: optimal"),
+    ({"overrides": (Override(0, (0, -1), "f32[8/4,16]", 1, ("a copy of w",)),)},
+     "which no proof covers"),
     ({"notes": ("so many words " * 12,)}, "note: " + "so many words " * 12),  # sentences stay whole
 ])  # fmt: skip
 def test_what_must_be_said_is_said(changes: dict[str, Any], words: str) -> None:
