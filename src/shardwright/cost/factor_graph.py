@@ -52,6 +52,13 @@ class Factor:
         return f"{list(self.scope)}: {'; '.join(terms)}"
 
 
+class _Rows(dict[Cell, int]):
+    """The row of each cell that was priced."""
+
+    def __missing__(self, cell: Cell) -> int:
+        return NOT_PRICED
+
+
 def _wide_cell(factor: int, placements: np.ndarray) -> bytes:
     """The address of a cell in a table that is too large for numbers."""
     return factor.to_bytes(4, "little") + placements.astype(np.int8).tobytes()
@@ -105,7 +112,7 @@ class FactorGraph:
             weights.compute.tolist(), weights.exchanges.tolist(),
             [w.tolist() for w in weights.operands], [w.tolist() for w in weights.results],
         )  # fmt: skip
-        self._choices: dict[tuple[int, tuple[Placement, ...]], Choice] = {}
+        self._choices: list[dict[tuple[Placement, ...], Choice]] = [{} for _ in classes.table]
         self.place_of = [(0, 0)] * len(classes.table)  # op class -> (factor, place in it)
         self._operands_of = [0] * len(classes.table)  # op class -> column of its first operand
         width = 1
@@ -116,7 +123,7 @@ class FactorGraph:
                 column += len(op.operands)
             width = max(width, column)
         self._address_cells(len(prices.axis_sizes))
-        self._row_of: dict[Cell, int] = {}
+        self._row_of = _Rows()
         self._growing = Lock()  # threads may share a graph
         self.choices: list[tuple[Choice, ...]] = []  # [rows] of the factor's op classes
         self.compute_s, self.link_s = np.zeros(256), np.zeros(256)  # [rows]
@@ -171,7 +178,7 @@ class FactorGraph:
         """[B, F] the row of every factor, given the placements [B, S, A] of all layouts."""
         if not self.factors:
             return np.zeros((len(placements), 0), np.int64)
-        numbers = ((placements - WHOLE) * self._radix).sum(2)  # [B, S]
+        numbers = np.einsum("bsa,sa->bs", placements - WHOLE, self._radix)  # [B, S]
         if len(self._flat):
             within = numbers[:, self._flat] * self._strides
             cells = np.add.reduceat(within, self._starts, axis=1)
@@ -179,16 +186,18 @@ class FactorGraph:
             cells += self._first
         else:
             cells = np.repeat(self._first[None], len(placements), 0)
-        known = self._row_of
         wanted = cells.ravel().tolist()
-        rows = np.array([known.get(cell, NOT_PRICED) for cell in wanted], np.int64)
+        rows = np.fromiter(map(self._row_of.__getitem__, wanted), np.int64, len(wanted))
         rows = rows.reshape(cells.shape)
         for f in self._wide:
             scope = list(self.factors[f].scope)
             rows[:, f] = [self._row(_wide_cell(f, at), f, at) for at in placements[:, scope]]
         for b, f in np.argwhere(rows == NOT_PRICED).tolist():
-            at = placements[b, list(self.factors[f].scope)]
-            rows[b, f] = self._row(int(cells[b, f]), f, at)
+            cell = int(cells[b, f])
+            row = self._row_of[cell]  # it may have been priced for another state just now
+            if row == NOT_PRICED:
+                row = self._row(cell, f, placements[b, list(self.factors[f].scope)])
+            rows[b, f] = row
         return rows
 
     def cells(self, factor: int, placements: np.ndarray) -> list[Cell]:
@@ -208,11 +217,11 @@ class FactorGraph:
 
     def _row(self, cell: Cell, factor: int, at: np.ndarray) -> int:
         """The row of a cell, priced when it is looked at for the first time."""
-        row = self._row_of.get(cell)
-        if row is None:
+        row = self._row_of[cell]
+        if row == NOT_PRICED:
             with self._growing:
-                row = self._row_of.get(cell)
-                if row is None:
+                row = self._row_of[cell]
+                if row == NOT_PRICED:
                     row = self._row_of[cell] = self._price(factor, at)
         return row
 
@@ -248,10 +257,9 @@ class FactorGraph:
     def choose(self, op: OpClass, stored: Mapping[int, Placement]) -> Choice:
         """How a class is computed when its layouts are stored like this, worked out once."""
         placed = tuple([stored[i] for i in op.key_layouts])
-        key = (op.index, placed)
-        known = self._choices.get(key)
+        known = self._choices[op.index].get(placed)
         if known is None:
-            known = self._choices[key] = choose(op, placed, self._prices)
+            known = self._choices[op.index][placed] = choose(op, placed, self._prices)
         return known
 
     def _shared_s(self, transfer: SharedTransfer, stored: Mapping[int, Placement]) -> float:

@@ -185,8 +185,8 @@ def format_certificate(record: PlanRecord) -> str:
     space = f"what {given} leave open" if given else "the search space"
     if record.overrides and proof.kind == "optimal":
         return (
-            f"proof: the lists are optimal; under the cost model none in {space} takes less than\n"
-            f"       {human_seconds(proof.lower_bound_s)} and fits; the arrays stored otherwise save"
+            f"proof: the lists are optimal; under the cost model none in {space} takes less than"
+            f"\n       {human_seconds(proof.lower_bound_s)} and fits; arrays stored otherwise save"
             " more, which no proof covers"
         )
     if proof.kind == "optimal":
