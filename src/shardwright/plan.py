@@ -64,10 +64,12 @@ class Plan:
 
     @property
     def mesh(self) -> Mesh:
+        """The mesh that it is for."""
         return self.record.mesh
 
     @property
     def device(self) -> Device:
+        """The device that it is for, with its figures."""
         return self.record.device
 
     @property
@@ -366,6 +368,7 @@ class Bound:
 
     @functools.cached_property
     def steps(self) -> Steps:
+        """What lowering does at each op, made when it is first needed."""
         return make_steps(self.model, self.decisions)
 
 

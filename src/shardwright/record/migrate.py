@@ -50,6 +50,7 @@ def _to_2(file: Plain) -> Plain:
 
 
 def _to_3(file: Plain) -> Plain:
+    """A file of version 2 as one of version 3."""
     options, search = _table(file, "options"), _table(file, "search")
     for row in _rows(file, "groups"):
         row |= {"role": row.get("role", "hidden"), "bits": row.get("bits", 0)}

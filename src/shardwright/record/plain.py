@@ -86,6 +86,7 @@ def _is_of(value: Any, kind: Any, within: Within) -> bool:
 
 
 def _decode_fields(value: dict[str, Any], kind: Any, place: str) -> Any:
+    """The dataclass with these fields; Damaged for one that is missing, unknown or wrong."""
     known = _fields(kind)
     for name, (one, _) in known.items():
         if name not in value and one.default is MISSING and one.default_factory is MISSING:

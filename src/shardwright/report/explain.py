@@ -46,6 +46,7 @@ def explain(record: PlanRecord) -> str:
 
 
 def _what(record: PlanRecord) -> Iterator[str]:
+    """Sentences on the strategy and on what each device holds."""
     yield f"{record.program} on {record.mesh.size} x {record.device.name}:"
     yield f"{pattern(record)}."
     if not any(record.decisions.values()):
@@ -88,6 +89,7 @@ def type_bytes(text: str) -> int:
 
 
 def _time(record: PlanRecord) -> Iterator[str]:
+    """Sentences on what the step takes, and what bounds it."""
     cost = record.cost
     yield (
         f"{human_seconds(cost.step_s)} a step, {facts.bound(record)}:"
@@ -107,6 +109,7 @@ def _time(record: PlanRecord) -> Iterator[str]:
 
 
 def _movements(record: PlanRecord) -> Iterator[str]:
+    """Lines on the collectives by kind and axes, most seconds first, with their sources."""
     if not record.collectives:
         yield "Nothing moves between devices."
     lines, by_kind = facts.lines_that_move(record), totals(record.collectives)
@@ -129,6 +132,7 @@ def _movements(record: PlanRecord) -> Iterator[str]:
 
 
 def _memory(record: PlanRecord) -> Iterator[str]:
+    """Lines on the peak and the largest buffers there."""
     peak, limit = record.cost.peak_bytes, record.limit_bytes
     yield (
         f"{human_bytes(peak)} of {human_bytes(limit)} per device"
@@ -143,6 +147,7 @@ def _memory(record: PlanRecord) -> Iterator[str]:
 
 
 def _instead(record: PlanRecord) -> Iterator[str]:
+    """Sentences on the named tactics: which would be next, which do not fit or apply."""
     cost, rows = record.cost, facts.ranked_baselines(record)
     other = facts.next_best(record)
     faster = [b for b in rows if not b.fits and b.cost.step_s < cost.step_s]

@@ -17,6 +17,7 @@ from shardwright.rules.windows import halo
 
 @register("conv_general_dilated")
 def _conv(op: OpShape) -> Rule:
+    """Batch and output channels pass through, input channels are summed, positions are windows."""
     p = op.params
     numbers = p["dimension_numbers"]
     lhs, rhs, out = (list(spec) for spec in (numbers.lhs_spec, numbers.rhs_spec, numbers.out_spec))

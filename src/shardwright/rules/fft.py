@@ -11,6 +11,7 @@ from shardwright.rules.rule import OpShape, Rule, einsum, with_work
 
 @register("fft")
 def _fft(op: OpShape) -> Rule:
+    """Batch dims pass through; transformed dims need replication."""
     shape, out = op.operands[0].shape, op.results[0].shape
     lengths = op.params["fft_lengths"]
     batch = len(shape) - len(lengths)

@@ -93,6 +93,7 @@ def _scatter(op: OpShape) -> Rule:
 
 @register("dynamic_slice")
 def _dynamic_slice(op: OpShape) -> Rule:
+    """Dims that are kept whole pass through; sliced ones need replication."""
     operand, result = op.dims(0), op.result_dims()
     replicate = []
     for d, (n, m) in enumerate(zip(op.operands[0].shape, op.results[0].shape, strict=True)):
@@ -109,6 +110,7 @@ def _dynamic_slice(op: OpShape) -> Rule:
 
 @register("dynamic_update_slice")
 def _dynamic_update_slice(op: OpShape) -> Rule:
+    """Dims that are written whole or in one entry pass through; others need replication."""
     operand, update = op.dims(0), op.dims(1)
     replicate, written = [], []
     for d, (n, m) in enumerate(zip(op.operands[0].shape, op.operands[1].shape, strict=True)):

@@ -20,6 +20,7 @@ _DECOMPOSITIONS = {
 
 @register(*_DECOMPOSITIONS)
 def _decomposition(op: OpShape) -> Rule:
+    """Batch dims pass through; the dims of the matrices need replication."""
     core, cubes = _DECOMPOSITIONS[op.name]
     shape = op.operands[0].shape
     batch = len(shape) - core

@@ -91,6 +91,7 @@ class Rule:
 
     @property
     def slots(self) -> tuple[tuple[Dim, ...], ...]:
+        """The dims of the operands, then of the results."""
         return self.operands + self.results
 
     def __str__(self) -> str:
@@ -181,6 +182,7 @@ def einsum(
     factor_sizes: list[int] = []
 
     def factor(label: Any, size: int) -> int:
+        """The factor with this label, made when it is first met; a second size is an error."""
         if label not in index:
             index[label] = len(factor_sizes)
             factor_sizes.append(known.get(label, size))
@@ -198,6 +200,7 @@ def einsum(
         return f
 
     def side(what: str, tensors: Sequence[TensorShape], dims: Sequence[Sequence[Any]]) -> Any:
+        """The dims of all operands, or of all results, as factors; checked against the op."""
         if len(tensors) != len(dims):
             raise ShardwrightError(
                 f"rule of {op.name!r} has {len(dims)} {what}s, the op has {len(tensors)}"

@@ -55,6 +55,7 @@ def _rev(op: OpShape) -> Rule:
 
 @register("slice")
 def _slice(op: OpShape) -> Rule:
+    """Dims that are kept whole pass through; see below for those that are cut."""
     p = op.params
     shape, kept = op.operands[0].shape, op.results[0].shape
     operand: list[Any] = []
@@ -137,6 +138,7 @@ def _tile(op: OpShape) -> Rule:
 
 @register("reshape")
 def _reshape(op: OpShape) -> Rule:
+    """Dims as their common factors, major to minor; what has none needs replication."""
     order = op.params.get("dimensions")
     shape = op.operands[0].shape
     order = tuple(range(len(shape))) if order is None else tuple(order)
