@@ -32,25 +32,9 @@ class OpClass:
     """One class: the rule refined to atoms, the layouts of its slots, and memos of `follow`."""
 
     __slots__ = (
-        "at_once",
-        "candidate_lists",
-        "candidates",
-        "detours",
-        "example",
-        "factors",
-        "in_results",
-        "index",
-        "key_layouts",
-        "kinds",
-        "operands",
-        "pads",
-        "picks",
-        "results",
-        "rule",
-        "sizes",
-        "slots",
-        "splittable",
-        "trips",
+        "at_once", "candidate_lists", "candidates", "detours", "example", "factors", "in_results",
+        "index", "key_layouts", "kinds", "operands", "pads", "picks", "results", "rule", "sizes",
+        "slots", "splittable", "trips",
     )  # fmt: skip
 
     def __init__(
