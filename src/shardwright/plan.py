@@ -398,7 +398,7 @@ def _forms(tree: Any) -> Any:
 
 
 def _put(leaf: Any, place: NamedSharding, *, own: bool) -> Any:
-    """A leaf in its place; `own`: in buffers that the caller's array has no part in."""
+    """A leaf in its sharding; `own`: in buffers that the caller's array does not share."""
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place)
     if own and isinstance(leaf, jax.Array):  # device_put shares what is there already

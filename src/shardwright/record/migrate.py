@@ -89,6 +89,6 @@ def read_cause(said: str) -> Plain:
     """A cause of version 2, which is a sentence, as the fields of a Cause."""
     for kind, sentence in _SENTENCES.items():
         if found := re.fullmatch(sentence, said[:MOST_TEXT]):
-            parts = {name: part for name, part in found.groupdict().items() if part}
-            return {"kind": kind} | parts | {"terms": int(parts.get("terms", 0))}
+            given = {name: item for name, item in found.groupdict().items() if item}
+            return {"kind": kind} | given | {"terms": int(given.get("terms", 0))}
     return {"kind": "other", "value": said}

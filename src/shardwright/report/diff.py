@@ -25,8 +25,8 @@ SPECS = 20  # rows shown
 
 def diff_plans(record: PlanRecord, other: PlanRecord) -> str:
     """The differences from the first plan (-) to the second (+); empty when there are none."""
-    parts = (_programs, _decisions, _specs, _costs)
-    return "\n".join(line for part in parts for line in part(record, other))
+    sections = (_programs, _decisions, _specs, _costs)
+    return "\n".join(line for lines in sections for line in lines(record, other))
 
 
 def _programs(a: PlanRecord, b: PlanRecord) -> Iterator[str]:

@@ -70,10 +70,10 @@ def argument_bytes(record: PlanRecord) -> tuple[float, float, float]:
     split = replicated = total = 0.0
     for path, text in record.arguments.items():
         size = type_bytes(text)
-        parts = math.prod(sizes[axis] for axes in record.specs[path] for axis in axes)
+        shards = math.prod(sizes[axis] for axes in record.specs[path] for axis in axes)
         total += size
-        split += size / parts if parts > 1 else 0.0
-        replicated += size if parts == 1 else 0.0
+        split += size / shards if shards > 1 else 0.0
+        replicated += size if shards == 1 else 0.0
     return split, replicated, total
 
 
@@ -178,12 +178,12 @@ def _compared(record: PlanRecord, other: Baseline) -> str:
         if record.asked.tactics:  # pins bind all, so a strategy in them stands against
             why = "Your tactics do not allow it: search without them to get it"
         return f"{head}, {change(theirs.step_s, cost.step_s)}. {why}."
-    parts = [
+    differences = [
         f"{human_seconds(abs(delta))} {'more' if delta > 0 else 'less'} {what}"
         for what, delta in (("on the links", links), ("of compute", compute))
         if abs(delta) > 0.01 * abs(theirs.step_s - cost.step_s)
     ]
-    return f"{head}, {change(theirs.step_s, cost.step_s)}: {' and '.join(parts)}."
+    return f"{head}, {change(theirs.step_s, cost.step_s)}: {' and '.join(differences)}."
 
 
 def _proof(record: PlanRecord) -> Iterator[str]:

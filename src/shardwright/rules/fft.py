@@ -1,4 +1,4 @@
-"""Fourier transforms: transformed dims stay whole, the others pass."""
+"""Fourier transforms: transformed dims need replication, the others pass."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _fft(op: OpShape) -> Rule:
     operand: list[Any] = list(range(len(shape)))
     # The last dim of a real transform has another length before than after.
     result = [d if n == m else ("out", d) for d, (n, m) in enumerate(zip(shape, out, strict=True))]
-    whole = [*operand[batch:], *result[batch:]]
+    transformed = [*operand[batch:], *result[batch:]]
     operations = 5 * math.log2(max(2, math.prod(lengths))) * math.prod(shape)
-    rule = einsum(op, [operand], [result], replicate=whole, linear=(0,), even=operand)
+    rule = einsum(op, [operand], [result], replicate=transformed, linear=(0,), even=operand)
     return with_work(rule, operations)
