@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parents[1] / "src" / "shardwright"
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "shardwright"
 
 # In order of import. `rules` stands first: a Program's ops have rules, which know no Program.
 STAGES = (
@@ -38,6 +40,11 @@ def test_a_stage_imports_only_stages_above_it(stage: str) -> None:
 def test_every_folder_is_a_stage_or_the_zoo() -> None:
     folders = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
     assert folders == {*STAGES, "zoo"}
+
+
+def test_the_tour_lists_the_folders_in_order_of_import() -> None:
+    page = (ROOT / "docs" / "how_it_works.md").read_text()
+    assert tuple(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == STAGES
 
 
 def test_one_door_to_the_internals_of_jax() -> None:

@@ -158,6 +158,7 @@ def _plain_while(eqn: Any) -> Any:
     holds, run = jaxpr_as_fun(condition), jaxpr_as_fun(body)
 
     def loop(*args: Any) -> list[Any]:
+        """A while loop whose batched predicate goes on as long as some entry's holds."""
         cond_consts, body_consts = args[:first], args[first : first + count]
 
         def some_go_on(carry: list[Any]) -> Any:
@@ -259,6 +260,7 @@ def _compile(
     options: dict[str, Any],
     host_callbacks: list[Any],
 ) -> Executable:
+    """The executable that a backend makes of a module, for these devices."""
     import numpy as np
     from jax._src import compiler
     from jax._src.interpreters import pxla

@@ -1,4 +1,4 @@
-"""check(): a hand-written sharding judged with the same eyes as a plan."""
+"""check(): a hand-written sharding, priced by the same cost model as a plan."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ from shardwright.search.wishes import constrained_model
 from shardwright.spmd.decisions import Entry, State, decide
 from shardwright.spmd.ir import Collective
 
-# A large replicated argument is worth a warning from this part of all argument bytes on.
+# A replicated argument is worth a warning from this fraction of all argument bytes on. Of the zoo's
+# full-size programs no argument with one dim (gains, biases, edge lists: what nobody splits) has
+# more than 0.0075 of them.
 LARGE = 0.01
 HOW = ("given by hand",)  # instead of tactics, and of what a search did
 
@@ -47,7 +49,7 @@ class Check:
 
     @property
     def saves(self) -> float:
-        """The part of the step that the better plan saves."""
+        """The fraction of the step that the better plan saves."""
         return 1.0 - self.better.cost.step_s / self.cost.step_s if self.better else 0.0
 
     @property
@@ -78,8 +80,9 @@ def check(
 ) -> Check:
     """The judgement of `in_shardings` (as jax.jit takes them; PartitionSpecs will do).
 
-    Intermediates are assumed to follow the arguments in the cheapest way; a compiler left to
-    itself may do worse. `.plan` holds that way, ready to run. Keyword arguments are replicated.
+    Intermediates are assumed to follow the arguments as cheaply as they can; a compiler left to
+    itself may do worse. `.plan` holds these decisions, ready to run. Keyword arguments are
+    replicated.
     """
     axes, chip, most_bytes = Mesh.of(mesh), find_device(device), number("memory", memory)
     program = trace_call(fn, args, kwargs, static_argnums, donate_argnums, axes)

@@ -33,6 +33,7 @@ class Commands(click.Group):
     """Commands whose ShardwrightErrors are texts on stderr and exit code 2."""
 
     def invoke(self, ctx: click.Context) -> Any:
+        """The command's result; a ShardwrightError becomes its text and the exit code 2."""
         try:
             return super().invoke(ctx)
         except ShardwrightError as error:

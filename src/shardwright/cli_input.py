@@ -89,6 +89,7 @@ def find_object(target: str) -> tuple[Any, Any]:
 
 
 def _import(where: str) -> Any:
+    """The module at a path or of a dotted name; ShardwrightError where it cannot be imported."""
     try:
         if not where.endswith(".py"):
             sys.path.insert(0, "")

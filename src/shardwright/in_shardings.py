@@ -45,13 +45,13 @@ def _axes(value: Value, sharding: Any, mesh: Mesh) -> tuple[tuple[tuple[int, ...
     """(mesh axes of each dim, warnings) of one argument."""
     dims: list[tuple[int, ...]] = []
     warnings: list[str] = []
-    parts = _names(sharding, value.path)
-    if len(parts) > len(value.shape):
+    spec = _names(sharding, value.path)
+    if len(spec) > len(value.shape):
         raise ShardwrightError(
-            f"{value.path} has {len(value.shape)} dims, its PartitionSpec {len(parts)}: {sharding}",
+            f"{value.path} has {len(value.shape)} dims, its PartitionSpec {len(spec)}: {sharding}",
             try_="at most one entry per dim",
         )
-    every = [name for names in parts for name in names]
+    every = [name for names in spec for name in names]
     for name in every:
         if name not in mesh.names:
             raise ShardwrightError(
@@ -64,7 +64,7 @@ def _axes(value: Value, sharding: Any, mesh: Mesh) -> tuple[tuple[tuple[int, ...
                 try_="each mesh axis on one dim of an array",
             )
     for d, size in enumerate(value.shape):
-        names = parts[d] if d < len(parts) else ()
+        names = spec[d] if d < len(spec) else ()
         split = math.prod(mesh.shape[name] for name in names)
         if size % split:
             warnings.append(

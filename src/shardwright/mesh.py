@@ -71,18 +71,22 @@ class Mesh:
 
     @property
     def names(self) -> tuple[str, ...]:
+        """The names of the axes, major to minor."""
         return tuple(name for name, _ in self.axes)
 
     @property
     def sizes(self) -> tuple[int, ...]:
+        """The sizes of the axes, major to minor."""
         return tuple(size for _, size in self.axes)
 
     @property
     def shape(self) -> dict[str, int]:
+        """{axis name: size}"""
         return dict(self.axes)
 
     @property
     def size(self) -> int:
+        """The number of devices."""
         return math.prod(self.sizes)
 
     def __str__(self) -> str:

@@ -64,10 +64,12 @@ class Plan:
 
     @property
     def mesh(self) -> Mesh:
+        """The mesh that it is for."""
         return self.record.mesh
 
     @property
     def device(self) -> Device:
+        """The device that it is for, with its figures."""
         return self.record.device
 
     @property
@@ -366,6 +368,7 @@ class Bound:
 
     @functools.cached_property
     def steps(self) -> Steps:
+        """What lowering does at each op, made when it is first needed."""
         return make_steps(self.model, self.decisions)
 
 
@@ -395,7 +398,7 @@ def _forms(tree: Any) -> Any:
 
 
 def _put(leaf: Any, place: NamedSharding, *, own: bool) -> Any:
-    """A leaf in its place; `own`: in buffers that the caller's array has no part in."""
+    """A leaf in its sharding; `own`: in buffers that the caller's array does not share."""
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place)
     if own and isinstance(leaf, jax.Array):  # device_put shares what is there already

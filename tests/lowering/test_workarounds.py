@@ -204,7 +204,7 @@ def test_two_axes_are_reduced_one_after_the_other() -> None:
     assert text.count(" all-reduce(") == 2, gone(BY_AXIS)
 
 
-BY_ROUND = shows("reduces in every round")
+BY_TRIP = shows("reduces in every trip")
 
 
 def test_what_a_loop_adds_up_is_reduced_in_every_round() -> None:
@@ -213,7 +213,7 @@ def test_what_a_loop_adds_up_is_reduced_in_every_round() -> None:
         return put(lax.scan(lambda c, xw: (put(c + xw[0] @ xw[1]), None), start, (xs, ws))[0])
 
     text = compiled(fn, f32(4, 8, 16), f32(4, 16, 32))
-    assert in_loops(text, "all-reduce") == [True], gone(BY_ROUND)
+    assert in_loops(text, "all-reduce") == [True], gone(BY_TRIP)
 
 
 ONE_COPY = shows("one gather for both passes")

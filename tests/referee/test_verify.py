@@ -18,10 +18,10 @@ from shardwright.referee.draws import (
     FAR,
     IN_RANGE,
     LAST,
+    MOST_TRIPS,
     NEGATIVE,
     NEXT,
     PROMISED,
-    ROUNDS,
     draws,
 )  # fmt: skip
 from shardwright.referee.integers import integer_uses
@@ -96,7 +96,7 @@ def one_hot(x: Any, i: Any) -> Any:
 def test_what_integers_are_for(fn: Callable[..., Any], index: Any, limits: set[int]) -> None:
     use = integer_uses(jax.make_jaxpr(fn)(TABLE, index))[1]
     assert use.limits == limits
-    assert use.counts_rounds == (fn is rounds)
+    assert use.counts_trips == (fn is rounds)
     assert ("promised" in use.promised) == (fn is promised)
 
 
@@ -119,7 +119,9 @@ def test_promises_and_loops_are_kept() -> None:
     found = drawn(promised, MANY)
     outside = {name for name, at in found.items() if ((at < 0) | (at >= ROWS)).any()}
     assert outside == {PROMISED}
-    assert list(drawn(rounds, SCALAR)) == [IN_RANGE] and drawn(rounds, SCALAR)[IN_RANGE] <= ROUNDS
+    assert (
+        list(drawn(rounds, SCALAR)) == [IN_RANGE] and drawn(rounds, SCALAR)[IN_RANGE] <= MOST_TRIPS
+    )
 
 
 def plan(fn: Callable[..., Any], *args: Any) -> sw.Plan:

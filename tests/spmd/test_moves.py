@@ -79,7 +79,7 @@ def test_reshard(
 
 
 @pytest.mark.parametrize(
-    "axes, produced, rounds, stored, moves",
+    "axes, produced, sum_axes, stored, moves",
     [
         ((4,), (o,), [(0,)], (o,), [(AR, (0,), 512)]),
         ((4,), (o,), [(0,)], (1,), [(RS, (0,), 512)]),
@@ -98,9 +98,9 @@ def test_reshard(
     ],
 )
 def test_reduction(
-    axes: tuple[int, ...], produced: Placement, rounds: list, stored: Placement, moves: list
+    axes: tuple[int, ...], produced: Placement, sum_axes: list, stored: Placement, moves: list
 ) -> None:
-    given = (MATRIX, produced, rounds, stored, axes)
+    given = (MATRIX, produced, sum_axes, stored, axes)
     first, *_ = reductions(*given, at_once=False, written_out=True)
     assert [m[:3] for m in first] == moves
 

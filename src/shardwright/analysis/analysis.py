@@ -19,8 +19,10 @@ from shardwright.program.ties import Tie
 from shardwright.program.types import LITERAL, Program
 from shardwright.rules.rule import REPLICATE
 
-# A color whose values hold less than this part of the bytes that the largest color can split
-# is not worth a decision.
+# A group whose values hold less than this fraction of the bytes of the largest group's is not worth
+# a decision. On 4 x 4 v5e chips, with 0 in its place the search finds the same step for six
+# programs of tests/search (experts, moe_1l, moe_forward_2l, vit_b512, gnn_2r, unet_forward_b64) and
+# proves one fewer; with 1e-3 the U-Net gets 0.02% slower, with 1e-2 0.4%.
 TINY = 1e-4
 
 
@@ -30,7 +32,7 @@ class Group:
 
     index: int
     label: str
-    dims: tuple[str, ...]  # argument dims it holds, as patterns
+    dims: tuple[str, ...]  # argument dims it has, as patterns
     sizes: tuple[int, ...]  # sizes of its dims, largest share of bytes first
     colors: tuple[int, ...]
     argument_bytes: int
@@ -40,6 +42,7 @@ class Group:
 
     @property
     def size(self) -> int:
+        """The size of most of its bytes' dims."""
         return self.sizes[0]
 
 
@@ -57,6 +60,7 @@ class Analysis:
 
     @property
     def colors(self) -> range:
+        """The numbers of all colors."""
         return range(self.color_table.count)
 
     @property
@@ -66,6 +70,7 @@ class Analysis:
 
     @property
     def set_group_count(self) -> int:
+        """How many resolution bits there are over all groups."""
         return max(self.set_group, default=-1) + 1
 
     def group(self, label: str) -> Group:
@@ -107,12 +112,12 @@ def analyze_program(
 
 
 def _may_split(axis_sizes: Sequence[int], sizes: Sequence[int], inner: bool) -> bool:
-    """Whether some axis divides some dim; inside a program parts may be uneven."""
+    """Whether some axis divides some dim; inside a program shards may be uneven."""
     return any(1 < n <= size and (inner or size % n == 0) for n in axis_sizes for size in sizes)
 
 
 def _inner_groups(program: Program, colors: Colors, color_group: np.ndarray) -> set[int]:
-    """Groups of values that are neither arguments nor results."""
+    """The groups with a value that is neither an argument, a constant nor a result."""
     border = np.zeros(len(program.values), bool)
     border[[v for v in (*program.inputs, *program.consts, *program.outputs) if v != LITERAL]] = True
     inside = ~border[colors.values.owner]
@@ -151,7 +156,7 @@ def _describe(
 def _held_bytes(
     program: Program, table: NameTable, row_group: np.ndarray, row_bytes: np.ndarray, count: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Per group the bytes of the arguments (and constants) and of the other values it holds."""
+    """[groups] the bytes of the arguments (and constants) and of the other values of each."""
     # A value with two names of one group counts once.
     _, once = np.unique(table.owner * max(count, 1) + row_group, return_index=True)
     is_argument = np.isin(table.owner[once], [*program.inputs, *program.consts])
@@ -165,7 +170,7 @@ def _held_bytes(
 def _sizes(
     colors: Colors, row_group: np.ndarray, row_bytes: np.ndarray, count: int
 ) -> list[tuple[int, ...]]:
-    """Per group the sizes of its dims, that of most bytes first."""
+    """[groups] the sizes of each one's dims, that of most bytes first."""
     size_bytes: list[dict[int, int]] = [{} for _ in range(count)]
     for g, size, held in zip(
         row_group.tolist(), colors.atom_size[colors.values.atom].tolist(), row_bytes.tolist(),
@@ -225,7 +230,7 @@ def check_labels(analysis: Analysis, labels: Mapping[str, str]) -> None:
 
 
 def _loop_groups(program: Program, colors: Colors, color_group: np.ndarray) -> set[int]:
-    """Groups of the dims that loops step over: to split one, every step would gather it all."""
+    """The groups of dims that scans step over: split, each trip would gather the whole stack."""
     table, found = colors.ops, set()
     stacked = [op.index for op in program.ops if op.tie in (Tie.SCAN_XS, Tie.SCAN_YS)]
     for row in np.flatnonzero(np.isin(table.owner, stacked)).tolist():

@@ -1,4 +1,4 @@
-"""Colors: dims that must be split alike. Splitting one color costs no reshard by itself."""
+"""Colors: dims that are split alike. Splitting all dims of one color causes no reshard."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class Colors:
 
 
 def find_colors(names: Names) -> Colors:
-    """Joins names into colors: plain edges, then reshapes, then size-changing factors."""
+    """The colors: names joined by plain edges, then reshapes, then size-changing factors."""
     class_count = int(names.component.max()) + 1 if len(names.component) else 0
     class_size = np.ones(class_count, np.int64)
     class_size[names.component] = names.sizes
     atoms = Atoms(class_size.tolist())
     atoms.solve(names.compounds)
-    split = {c for whole, parts in names.compounds for c in (whole, *parts)}
+    split = {c for dim, factors in names.compounds for c in (dim, *factors)}
     raw = [atoms.of(c) if c in split else (c,) for c in range(class_count)]
 
     # Atoms get dense numbers in the order of first appearance in the program.
@@ -80,9 +80,9 @@ def find_colors(names: Names) -> Colors:
 
 
 def _comparable(a: int, b: int) -> bool:
-    """Whether dims joined by a size-changing factor are one dim to a person.
+    """Whether dims joined by a size-changing factor get one decision: at most twice the size.
 
-    A stride of two or a cut-off token are; a window of 3 out of 64 pixels is not.
+    So do both sides of a stride of 2 or of a cut-off token, but not 3 of 64 pixels in a window.
     """
     return min(a, b) > 1 and max(a, b) <= 2 * min(a, b)
 

@@ -17,10 +17,10 @@ class Atoms:
     def __init__(self, sizes: Sequence[int]) -> None:
         self.sizes = list(sizes)  # per class
         self._parent = list(range(len(self.sizes)))
-        self._parts: dict[int, list[int]] = {}
+        self._factors: dict[int, list[int]] = {}
 
     def find(self, c: int) -> int:
-        """The class that stands for c."""
+        """The representative of the class of c."""
         while self._parent[c] != c:
             self._parent[c] = self._parent[self._parent[c]]
             c = self._parent[c]
@@ -29,14 +29,14 @@ class Atoms:
     def of(self, c: int) -> tuple[int, ...]:
         """The atoms of a class, major to minor."""
         c = self.find(c)
-        if c not in self._parts:
+        if c not in self._factors:
             return (c,)
-        return tuple(atom for part in self._parts[c] for atom in self.of(part))
+        return tuple(atom for factor in self._factors[c] for atom in self.of(factor))
 
     def solve(self, equations: Iterable[tuple[int, tuple[int, ...]]]) -> None:
         """Makes every dim equal to the list of its factors, as far as sizes allow."""
-        for whole, parts in equations:
-            self._unify([whole], [p for p in parts if self.sizes[p] > 1])
+        for dim, factors in equations:
+            self._unify([dim], [f for f in factors if self.sizes[f] > 1])
 
     def _new(self, size: int) -> int:
         self.sizes.append(size)
@@ -44,19 +44,20 @@ class Atoms:
         return len(self._parent) - 1
 
     def _split(self, c: int, head: int) -> list[int]:
-        """Splits an atom into (head, rest)."""
-        self._parts[c] = [self._new(head), self._new(self.sizes[c] // head)]
-        return self._parts[c]
+        """Splits an atom into factors of sizes (head, rest), which are returned."""
+        self._factors[c] = [self._new(head), self._new(self.sizes[c] // head)]
+        return self._factors[c]
 
     def _join(self, a: int, b: int) -> None:
+        """Makes two classes of one size one, and their factors with them."""
         a, b = self.find(a), self.find(b)
         if a == b:
             return
         a, b = min(a, b), max(a, b)
         self._parent[b] = a
-        mine, theirs = self._parts.get(a), self._parts.pop(b, None)
+        mine, theirs = self._factors.get(a), self._factors.pop(b, None)
         if theirs is not None:
-            self._parts.setdefault(a, theirs)
+            self._factors.setdefault(a, theirs)
             if mine is not None:
                 self._unify(mine, theirs)
 
@@ -81,4 +82,4 @@ class Atoms:
                 rest += pieces[::-1]
 
     def _is_split(self, c: int) -> bool:
-        return c in self._parts
+        return c in self._factors

@@ -1,8 +1,8 @@
 """Conflicts: a value or op that holds one color twice, and how they pair up into sets.
 
 An axis splits a value once, so of two dims with one color one must be chosen. Conflicts that
-touch through an op are chosen together: union-find with parity, where a transposed link flips
-the side. A contradiction (an odd cycle) is kept and counted; it is priced as a reshard.
+meet in an op are resolved together: union-find with parity, where a transposed link flips the
+side. A contradiction (an odd cycle) is kept and counted; it is priced as a reshard.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ def find_conflicts(colors: Colors) -> list[Conflict]:
 
 
 def _doubled(table: NameTable, is_op: bool) -> list[Conflict]:
+    """The owners in a table that have a color more than once."""
     key = table.owner * (int(table.color.max(initial=0)) + 1) + table.color
     order = np.argsort(key, kind="stable")
     ranked = key[order]
@@ -81,6 +82,7 @@ class _Parity:
         self.flip = [0] * count
 
     def find(self, x: int) -> tuple[int, int]:
+        """(root, side relative to it) of an element."""
         flip = 0
         path = []
         while self.parent[x] != x:

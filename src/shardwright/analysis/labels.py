@@ -31,9 +31,9 @@ def patterns(paths_dims: Sequence[tuple[str, int]]) -> dict[str, str]:
     out = {}
     for form, indices in found.items():
         columns = [set(column) for column in zip(*indices, strict=True)]
-        whole = [f"[{min(column)}]" if len(column) == 1 else "[*]" for column in columns]
-        parts = form.split("[*]")
-        out[form] = parts[0] + "".join(a + b for a, b in zip(whole, parts[1:], strict=True))
+        shown = [f"[{min(column)}]" if len(column) == 1 else "[*]" for column in columns]
+        first, *rest = form.split("[*]")
+        out[form] = first + "".join(a + b for a, b in zip(shown, rest, strict=True))
     return out
 
 

@@ -34,7 +34,7 @@ class OpBatch:
 
     rule: Rule
     ops: np.ndarray  # [n] op indices
-    slots: np.ndarray  # [n, operands + results] value indices, LITERAL for numbers
+    slots: np.ndarray  # [n, operands + results] value indices, or LITERAL
 
 
 def batch_ops(program: Program) -> list[OpBatch]:
@@ -52,7 +52,7 @@ def batch_ops(program: Program) -> list[OpBatch]:
 
 
 def name_nodes(program: Program, batches: list[OpBatch]) -> Names:
-    """Numbers every name and joins those that meet."""
+    """The names of a program, numbered, and joined where they meet in an op."""
     ranks = np.array([len(v.type.shape) for v in program.values], np.int64)
     value_start = np.concatenate([[0], np.cumsum(ranks)])
     factors = np.zeros(len(program.ops), np.int64)
@@ -93,9 +93,9 @@ def name_nodes(program: Program, batches: list[OpBatch]) -> Names:
     )
     _, component = connected_components(graph, directed=False)
     equations = {
-        (int(whole), tuple(int(p) for p in parts))
+        (int(dim), tuple(int(p) for p in of_dim))
         for nodes, factors_ in compound
-        for whole, *parts in zip(component[nodes], *(component[f] for f in factors_), strict=True)
+        for dim, *of_dim in zip(component[nodes], *(component[f] for f in factors_), strict=True)
     }
     loose = np.concatenate(soft) if soft else np.zeros((0, 2), np.int64)
     return Names(

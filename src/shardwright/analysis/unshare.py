@@ -23,15 +23,15 @@ def unshare(analysis: Analysis, group: int, color: int) -> Analysis:
     place = sum(g.label.startswith(f"{old.label}@") for g in analysis.all_groups)
     color_group = analysis.color_group.copy()
     color_group[color] = len(analysis.all_groups)
-    part = len(old.colors)
+    count = len(old.colors)
     rest = replace(
         old, colors=tuple(c for c in old.colors if c != color),
-        argument_bytes=old.argument_bytes * (part - 1) // part,
-        activation_bytes=old.activation_bytes * (part - 1) // part,
+        argument_bytes=old.argument_bytes * (count - 1) // count,
+        activation_bytes=old.activation_bytes * (count - 1) // count,
     )  # fmt: skip
     alone = replace(
         old, index=len(analysis.all_groups), label=f"{old.label}@{place}", colors=(color,),
-        argument_bytes=old.argument_bytes // part, activation_bytes=old.activation_bytes // part,
+        argument_bytes=old.argument_bytes // count, activation_bytes=old.activation_bytes // count,
     )  # fmt: skip
     groups: list[Group] = [rest if g.index == group else g for g in analysis.all_groups]
     return replace(analysis, color_group=color_group, all_groups=[*groups, alone])

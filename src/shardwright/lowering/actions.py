@@ -26,7 +26,7 @@ class Unreduced:
 
     @property
     def spec(self) -> Spec:
-        """Where the parts are: the leading dims on their axes, the rest as produced."""
+        """The sharding of this array: the leading dims on their axes, the rest as produced."""
         return (*((axis,) for axis in self.axes), *self.way[0])
 
     def in_order(self, order: Order) -> Unreduced:
@@ -48,7 +48,7 @@ class Constrain:
 
     operand: int  # of an exit tie: the body that gives it
     way: Way
-    sends: bool  # whether it is sent to other devices on the way, not only sliced
+    sends: bool  # whether some of these reshards is a collective, and not only a slice
 
     def __str__(self) -> str:
         return f"constrain operand {self.operand} to {format_way(self.way)}"
@@ -66,7 +66,7 @@ class BeforeLoop:
 
 @dataclass(frozen=True, slots=True)
 class StartSum:
-    """What a loop adds to is carried unreduced: one device starts from the operand."""
+    """What a loop adds to is carried unreduced: one device's term starts from the operand."""
 
     of: Unreduced
 
@@ -95,7 +95,7 @@ class Compute:
 
 @dataclass(frozen=True, slots=True)
 class Rematerialize:
-    """The op of a constant subgraph: each use makes it again, in the parts that it needs."""
+    """The op of a constant subgraph: each use computes it again, in the shards that it needs."""
 
     dims: tuple[tuple[int | None, ...], ...]  # [operands][dims] the result's dim; None: none
 
@@ -157,7 +157,7 @@ class PartialSums:
 
     result: Unreduced
     dims: tuple[tuple[int | None, ...], ...]  # [operands][axes] the operand's dim that is split
-    onto: bool = False  # entries are added to the first operand: one part starts from it
+    onto: bool = False  # a scatter-add into the first operand, which is in one term only
 
     def __str__(self) -> str:
         return f"partial sums, {self.result}"

@@ -1,4 +1,4 @@
-"""Convolutions in parts: neighbours exchange rows, then each device convolves what it has.
+"""Convolutions on shards: neighbours exchange halos, then each device convolves what it has.
 
 XLA partitions the simple cases so: see workarounds.py for the others.
 """
@@ -23,8 +23,8 @@ from shardwright.spmd.layout import WHOLE
 
 def convolution(given: Partitioned, op: Op) -> Convolve | None:
     """How a convolution is computed in shards; None for replicated ones and uneven shards."""
-    number = int(given.classes.of_op[op.index])
-    op_class, choice = given.classes.table[number], given.choices[number]
+    c = int(given.classes.of_op[op.index])
+    op_class, choice = given.classes.table[c], given.choices[c]
     if all(c == WHOLE for c in choice.claims):
         return None
     names, sizes = zip(*given.axes, strict=True)
@@ -47,18 +47,19 @@ def convolution(given: Partitioned, op: Op) -> Convolve | None:
 
 
 def convolve(eqn: Any, args: list[Any], how: Convolve, mesh: Any) -> Any:
-    """The result of a convolution, computed in parts."""
+    """The result of a convolution that each device computes on its shards."""
     p = eqn.params
     numbers, whole = p["dimension_numbers"], eqn.outvars[0].aval.shape
 
     def local(image: Any, kernel: Any) -> Any:
+        """The shard of the result, with the padding of the windows that this device computes."""
         padding = list(p["padding"])
         for halo in how.halos:
             n = numbers.lhs_spec.index(halo.dim) - 2
-            parts = prod(mesh.shape[a] for a in halo.axes)
-            image = _with_neighbours(image, halo, parts)
+            shards = prod(mesh.shape[a] for a in halo.axes)
+            image = _with_neighbours(image, halo, shards)
             size = (kernel.shape[numbers.rhs_spec[2 + n]] - 1) * p["rhs_dilation"][n] + 1
-            windows = whole[numbers.out_spec[2 + n]] // parts
+            windows = whole[numbers.out_spec[2 + n]] // shards
             reach = (windows - 1) * p["window_strides"][n] + size
             rows = (image.shape[halo.dim] - 1) * p["lhs_dilation"][n] + 1
             low = padding[n][0] - halo.before * p["lhs_dilation"][n]
@@ -74,17 +75,17 @@ def convolve(eqn: Any, args: list[Any], how: Convolve, mesh: Any) -> Any:
     return on_parts(local, mesh, how.operands, how.result)(*args)
 
 
-def _with_neighbours(image: Any, halo: Halo, parts: int) -> Any:
-    """The part with the rows before and behind it; zeros at both ends of the whole."""
+def _with_neighbours(image: Any, halo: Halo, shards: int) -> Any:
+    """The shard with the rows before and behind it; zeros at both ends of the image."""
     dim, axes, before, after = halo
     rows = image.shape[dim]
     pieces = [image]
     if before:
         last = jax.lax.slice_in_dim(image, rows - before, rows, axis=dim)
-        up = [(i, i + 1) for i in range(parts - 1)]
+        up = [(i, i + 1) for i in range(shards - 1)]
         pieces.insert(0, jax.lax.ppermute(last, axes, up))
     if after:
         first = jax.lax.slice_in_dim(image, 0, after, axis=dim)
-        down = [(i + 1, i) for i in range(parts - 1)]
+        down = [(i + 1, i) for i in range(shards - 1)]
         pieces.append(jax.lax.ppermute(first, axes, down))
     return jnp.concatenate(pieces, axis=dim)

@@ -20,17 +20,17 @@ class Mover:
 
     def __init__(self, mesh: Any) -> None:
         self.mesh = mesh
-        self._round: Any = None  # something that differs between the rounds of the loop around
+        self._trip: Any = None  # a traced value that differs between trips of the loop around
         self._shardings: dict[Spec, NamedSharding] = {}
         self._copies: dict[tuple[int, Way, bool], tuple[Any, Any]] = {}
 
     @contextmanager
     def another_trace(self, changes: Any = None) -> Iterator[None]:
-        """Inside a body: of a call, or of a loop whose rounds differ in `changes`."""
-        outside = self._round, self._copies
-        self._round, self._copies = changes, {}
+        """Inside a body: of a call, or of a loop whose trips differ in `changes`."""
+        outside = self._trip, self._copies
+        self._trip, self._copies = changes, {}
         yield
-        self._round, self._copies = outside
+        self._trip, self._copies = outside
 
     def lead(self, array: Any, way: Way) -> Any:
         """The array led through these shardings."""
@@ -57,13 +57,13 @@ class Mover:
         return self._copies[key][1]
 
     def _here(self, held: Any, slot: Slot, transposed: bool) -> Any:
-        """What is about to be sent, from here: a compiler does not send it earlier."""
-        if slot.invariant and self._round is not None:
-            return jax.lax.optimization_barrier((held, self._round))[0]
+        """The array behind a barrier, so that a compiler does not hoist its collective."""
+        if slot.invariant and self._trip is not None:
+            return jax.lax.optimization_barrier((held, self._trip))[0]
         return jax.lax.optimization_barrier(held) if transposed else held
 
     def _made(self, slot: Slot, spec: Spec, known: dict[tuple[int, Spec], Any]) -> Any:
-        """An array of a constant subgraph made anew in this sharding; others as they are."""
+        """A constant subgraph computed again in this sharding; other arrays as they are."""
         if slot.recipe is None:
             return slot.array
         key = (id(slot.array), spec)

@@ -1,8 +1,8 @@
-"""Partial sums as data: one leading dim per mesh axis, each device holding its own part.
+"""Partial sums as data: one leading dim per mesh axis, each device holding its own term.
 
-A compiler reduces the partial sums of a dot at once, and one dim after the other. Where a plan
-adds partial sums before it reduces them, or reduces over several axes in one collective, the
-sums are written out: split the contracted dims, compute a batch of partial results, sum later.
+A compiler reduces the partial sums of a dot right behind it, and one dim after the other. Where a
+plan adds partial sums before it reduces them, or reduces over several axes in one collective, the
+sums are made explicit: split the contracted dims, compute a batch of partial results, sum later.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ def split_dims(
     kept: list[int] = []
     padding: list[tuple[int, int]] = []
     for d, size in enumerate(array.shape):
-        parts = [n for n, dim in zip(sizes, dims, strict=True) if dim == d]
-        local = -(-size // math.prod(parts))
-        padding.append((0, local * math.prod(parts) - size))
-        front += range(len(shape), len(shape) + len(parts))
-        shape += parts
+        on_dim = [n for n, dim in zip(sizes, dims, strict=True) if dim == d]
+        local = -(-size // math.prod(on_dim))
+        padding.append((0, local * math.prod(on_dim) - size))
+        front += range(len(shape), len(shape) + len(on_dim))
+        shape += on_dim
         kept.append(len(shape))
         shape.append(local)
     if any(extra for _, extra in padding):
@@ -43,9 +43,9 @@ def split_dims(
 
 
 def in_first_part(array: Any, sizes: Sequence[int]) -> Any:
-    """The array as a sum of parts of which only the first is not zero."""
-    number = jnp.arange(math.prod(sizes)).reshape(*sizes, *[1] * array.ndim)
-    return jnp.where(number == 0, array, jnp.zeros_like(array))
+    """The array as a sum of terms, one per device, of which only the first is not zero."""
+    device = jnp.arange(math.prod(sizes)).reshape(*sizes, *[1] * array.ndim)
+    return jnp.where(device == 0, array, jnp.zeros_like(array))
 
 
 def _axis_order(dims: Sequence[int | None]) -> list[int]:
@@ -66,6 +66,6 @@ def over_leading(
     return mapped(*args)
 
 
-def add_up(parts: Any) -> Any:
-    """The sum over the leading dim in the parts' own dtype: jnp.sum would send f32 for bf16."""
-    return jax.lax.reduce(parts, jnp.zeros((), parts.dtype), jax.lax.add, (0,))
+def add_up(terms: Any) -> Any:
+    """The sum over the leading dim in the terms' own dtype: jnp.sum would send f32 for bf16."""
+    return jax.lax.reduce(terms, jnp.zeros((), terms.dtype), jax.lax.add, (0,))

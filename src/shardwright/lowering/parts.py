@@ -1,4 +1,4 @@
-"""Functions that run on each device's own part of their operands."""
+"""Functions that run on each device's own shards of their operands."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shardwright.lowering.specs import Spec, partition_spec
 def on_parts(
     fn: Callable[..., Any], mesh: Any, operands: Sequence[Spec], results: Any
 ) -> Callable[..., Any]:
-    """`fn` as a function of whole arrays; `results` is one spec, or a list of them."""
+    """`fn`, written for shards, as a function of global arrays; `results`: one spec or a list."""
     out = [*map(partition_spec, results)] if isinstance(results, list) else partition_spec(results)
     return jax.shard_map(
         fn, mesh=mesh, in_specs=tuple(map(partition_spec, operands)), out_specs=out,

@@ -19,7 +19,7 @@ class Deferred:
     """What is reduced later than where it is made."""
 
     values: set[int] = field(default_factory=set)  # that are unreduced where they are read
-    loops: dict[int, Leaf] = field(default_factory=dict)  # {init tie: a part of what it adds up}
+    loops: dict[int, Leaf] = field(default_factory=dict)  # {init tie: a term of what it adds up}
 
 
 def find_deferred(given: Partitioned) -> Deferred:
@@ -44,10 +44,10 @@ def find_deferred(given: Partitioned) -> Deferred:
 def partial_sums(given: Partitioned, op: Op, way: Way, deferred: Deferred) -> PartialSums | None:
     """The explicit form of an op's partial sums; None where the plain one is reduced as planned.
 
-    A compiler reduces at once, and one axis after the other.
+    A compiler reduces right behind the op, and one dim after the other.
     """
-    number = int(given.classes.of_op[op.index])
-    op_class, choice = given.classes.table[number], given.choices[number]
+    c = int(given.classes.of_op[op.index])
+    op_class, choice = given.classes.table[c], given.choices[c]
     if not choice.partial or not op_class.at_once:
         return None
     scatter = _scatter(given, op_class, choice)

@@ -12,14 +12,14 @@ class Slot(NamedTuple):
     """An array in the walk."""
 
     array: Any
-    literal: bool = False  # a number in the program text
+    literal: bool = False  # of the jaxpr
     unreduced: Unreduced | None = None  # leading dims that still have to be summed
     recipe: Recipe | None = None  # of a constant subgraph
-    invariant: bool = False  # the same in every round of the loop around it
+    invariant: bool = False  # the same in every trip of the loop around it
 
 
 class Recipe(NamedTuple):
-    """How to make an array of a constant subgraph again: any device can make any part of it."""
+    """How to compute a constant subgraph again: any device can compute any shard of it."""
 
     eqn: Any
     operands: list[Slot]
@@ -27,5 +27,5 @@ class Recipe(NamedTuple):
 
 
 def all_invariant(operands: Sequence[Slot]) -> bool:
-    """Whether what is computed from these is the same in every round of the loop around."""
+    """Whether what is computed from these is the same in every trip of the loop around."""
     return all(s.invariant or s.literal for s in operands)

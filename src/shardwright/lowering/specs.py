@@ -14,15 +14,15 @@ from shardwright.spmd.layout import Layout, Placement
 from shardwright.spmd.moves import REDUCE_SCATTER, Move
 
 Spec = tuple[tuple[str, ...], ...]  # axes per dim, major to minor
-Way = tuple[Spec, ...]  # shardings that a value takes one after the other
+Way = tuple[Spec, ...]  # the shardings that a value takes, one after the other
 
 
 def partition_spec(spec: Spec) -> PartitionSpec:
     """As JAX writes it: P('data', None, ('data', 'model'))."""
-    parts = [dim[0] if len(dim) == 1 else (dim or None) for dim in spec]
-    while parts and parts[-1] is None:
-        parts.pop()
-    return PartitionSpec(*parts)
+    entries = [dim[0] if len(dim) == 1 else (dim or None) for dim in spec]
+    while entries and entries[-1] is None:
+        entries.pop()
+    return PartitionSpec(*entries)
 
 
 def format_way(way: Way) -> str:
@@ -51,10 +51,11 @@ class Shardings:
         self._known: dict[tuple[int, int, Placement], Spec] = {}
 
     def layout(self, value: int) -> Layout:
+        """The layout of a value."""
         return self._layouts[self._layout_of[value]]
 
     def of(self, value: int, placement: Placement) -> Spec:
-        """Of a value in this placement."""
+        """The sharding of a value in this placement."""
         rank = len(self._values[value].shape)
         key = (self._layout_of[value], rank, placement)
         known = self._known.get(key)
@@ -63,7 +64,7 @@ class Shardings:
         return known
 
     def stored(self, value: int) -> Spec:
-        """Where a value is kept; a literal is everywhere."""
+        """The sharding in which a value is stored; a literal is replicated."""
         if value == LITERAL:
             return ()
         return self.of(value, self._stored[self._layout_of[value]])

@@ -30,8 +30,8 @@ class Workaround(NamedTuple):
 WORKAROUNDS = {
     "merged starts": Workaround(
         "jaxlib 0.10.2",
-        "merges a slice with the one that takes a device's part of its result and clamps the sum of"
-        " both starts: a start beyond the end reads other entries than without a mesh",
+        "merges a slice with the one that takes a device's shard of its result and clamps the sum"
+        " of both starts: a start beyond the end reads other entries than without a mesh",
         "ClampStarts", ("dynamic_slice", "dynamic_update_slice"),
     ),
     "entry held alone": Workaround(
@@ -41,7 +41,7 @@ WORKAROUNDS = {
         "PickEntries", ("slice",),
     ),
     "gathers what is in place": Workaround(
-        "jaxlib 0.10.2", "gathers operands although every part can be computed where it is",
+        "jaxlib 0.10.2", "gathers operands although every shard can be computed where it is",
         "OnShards", ("fft", "top_k", "triangular_solve"),
     ),
     "convolutions": Workaround(
@@ -53,8 +53,8 @@ WORKAROUNDS = {
     "reduces axis by axis": Workaround(
         "jaxlib 0.10.2", "reduces a dot over two axes in two all-reduces", "PartialSums"
     ),
-    "reduces in every round": Workaround(
-        "jaxlib 0.10.2", "reduces in every round what a loop only adds up", "PartialSums, StartSum"
+    "reduces in every trip": Workaround(
+        "jaxlib 0.10.2", "reduces in every trip what a loop only adds up", "PartialSums, StartSum"
     ),
     "one gather for both passes": Workaround(
         "jaxlib 0.10.2",
@@ -63,12 +63,12 @@ WORKAROUNDS = {
     ),
     "gathers before the loop": Workaround(
         "jaxlib 0.10.2",
-        "on CPUs gathers once, before a loop, what every round needs, and keeps the copy",
-        "a barrier that the round is part of: Mover.constrained",
+        "on CPUs gathers once, before a loop, what every trip needs, and keeps the copy",
+        "a barrier with a value of the trip: Mover.constrained",
     ),
     "scattered dim must lead": Workaround(
         "libtpu 0.0.51",
-        "on TPUs reduces the whole where the dim that is cut does not lead and its parts are no"
+        "on TPUs reduces the whole where the dim that is cut does not lead and its shards are no"
         " multiple of 256",
         "scattered",
     ),
@@ -126,8 +126,8 @@ def _picked(array: Any, dim: int, place: int) -> Any:
     return jnp.expand_dims(picked, dim)
 
 
-def scattered(part: Any, axes: tuple[str, ...], dim: int) -> Any:
-    """A device's part of a dim of the sum over axes; the dim that is cut leads."""
-    leading = jnp.moveaxis(part, dim, 0)
+def scattered(term: Any, axes: tuple[str, ...], dim: int) -> Any:
+    """A device's shard of the sum of the terms over axes, cut along a dim, which leads."""
+    leading = jnp.moveaxis(term, dim, 0)
     cut = jax.lax.psum_scatter(leading, axes, scatter_dimension=0, tiled=True)
     return jnp.moveaxis(cut, 0, dim)

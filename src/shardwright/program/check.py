@@ -1,6 +1,6 @@
 """The checker of a Program's invariants (listed in types.py), run by the tests.
 
-Each part below checks one of them and names the first op or value that breaks it.
+Each function below checks one of them and names the first op or value that breaks it.
 """
 
 from __future__ import annotations

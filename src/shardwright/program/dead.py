@@ -51,11 +51,11 @@ def _drop_regions(program: Program) -> None:
     if len(used) == len(program.regions):
         return
     program.regions = [r for r in program.regions if r.index in used]
-    number = {r.index: i for i, r in enumerate(program.regions)}
+    place = {r.index: i for i, r in enumerate(program.regions)}
     for region in program.regions:
-        region.index, region.parent = number[region.index], number[region.parent]
+        region.index, region.parent = place[region.index], place[region.parent]
     for op in program.ops:
-        op.region, op.body = number[op.region], tuple([number[r] for r in op.body])
+        op.region, op.body = place[op.region], tuple([place[r] for r in op.body])
 
 
 def live_ops(program: Program) -> list[Op]:
@@ -67,7 +67,7 @@ def live_ops(program: Program) -> list[Op]:
     running: set[int] = {NO_OP}  # loops and branches that are needed, and the function itself
     kept: list[Op] = []
     before = 0
-    while len(running) > before:  # what a loop needs of its next round stands behind its use
+    while len(running) > before:  # what the next trip of a loop needs stands behind its use
         before = len(running)
         kept = []
         for op in reversed(program.ops):

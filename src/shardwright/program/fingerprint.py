@@ -55,8 +55,8 @@ class Change(NamedTuple):
 def first_change(planned: Program, now: Program) -> Change | None:
     """How a program differs from the planned one where that matters to a plan; None if nowhere.
 
-    Numbers in the program text, the precision of dots and parameters that its rules do not read
-    may differ: an op is run as it is now.
+    Literals, the precision of dots and parameters that its rules do not read may differ: an op
+    is run as it is now.
     """
     alike: dict[tuple[int, int], bool] = {}  # rules are shared by many ops
 

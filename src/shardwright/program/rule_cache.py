@@ -13,7 +13,7 @@ from shardwright.rules.rule import NOTHING, OpShape, Rule, TensorShape, einsum
 
 
 class RuleCache:
-    """What has been made so far."""
+    """The types and rules that have been made so far."""
 
     def __init__(self) -> None:
         self._types: dict[Any, TensorShape] = {}
@@ -54,8 +54,8 @@ class RuleCache:
     ) -> Rule:
         """The rule of a tie: operands and results are one array.
 
-        The leading dim of a scan's xs and ys is its own factor, and is never split inside. Of what
-        comes round, the operand that came into the round leads.
+        The leading dim of a scan's xs and ys is a factor of its own, and is never split. A carry
+        keeps the sharding with which it enters a trip: that operand is the rule's `leader`.
         """
         types = (*operands, *results)
         leader = len(operands) - 1 if tie in CARRIES else None

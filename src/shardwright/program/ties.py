@@ -11,22 +11,22 @@ Kind = Literal["function", "scan", "while_cond", "while", "cond"]  # what a regi
 class Tie(Enum):
     """What a tie joins; its value is the name of the op in a printed program."""
 
-    SCAN_CONST = "scan.const"  # the same in every round
-    SCAN_INIT = "scan.init"  # what the first round gets
-    SCAN_XS = "scan.xs"  # a stack of which each round gets one entry
-    SCAN_CARRY = "scan.carry"  # what a round hands to the next, and the last one to the loop
-    SCAN_YS = "scan.ys"  # a stack to which each round adds one entry
+    SCAN_CONST = "scan.const"  # the same in every trip
+    SCAN_INIT = "scan.init"  # what the first trip gets
+    SCAN_XS = "scan.xs"  # a stack of which each trip gets one entry
+    SCAN_CARRY = "scan.carry"  # what a trip gives the next, and the last one gives back
+    SCAN_YS = "scan.ys"  # a stack to which each trip adds one entry
     WHILE_CONST = "while.const"
     WHILE_INIT = "while.init"
     WHILE_CARRY = "while.carry"
     COND_OPERAND = "cond.operand"
     COND_RESULT = "cond.result"
-    RETURN = "return"  # what the function hands back may be stored otherwise than used
+    RETURN = "return"  # a result may have another sharding than inside the function
 
 
 CONSTS = (Tie.SCAN_CONST, Tie.WHILE_CONST)
 INITS = (Tie.SCAN_INIT, Tie.WHILE_INIT)
 CARRIES = (Tie.SCAN_CARRY, Tie.WHILE_CARRY)
-LEAVES_ROUND = (*CARRIES, Tie.SCAN_YS)  # ties through which a value leaves one round of a loop
+LEAVES_ROUND = (*CARRIES, Tie.SCAN_YS)  # ties through which a value leaves one trip of a loop
 ENTRIES = (*CONSTS, *INITS, Tie.SCAN_XS, Tie.COND_OPERAND)
 EXITS = (*LEAVES_ROUND, Tie.COND_RESULT)

@@ -26,7 +26,7 @@ from shardwright.program.source import user_frame
 from shardwright.program.ties import LEAVES_ROUND, Kind, Tie
 from shardwright.rules.rule import PASS, Rule, TensorShape
 
-LITERAL = -1  # an operand that is a number in the program text
+LITERAL = -1  # an operand that is a literal of the jaxpr, and no value
 TOP = 0  # the region of the function itself
 NO_REMAT = 0
 NO_CALL = 0
@@ -45,14 +45,17 @@ class Value:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The global shape."""
         return self.type.shape
 
     @property
     def dtype(self) -> Any:
+        """The dtype of its elements."""
         return self.type.dtype
 
     @property
     def bytes(self) -> int:
+        """Bytes of the whole array."""
         return tensor_bytes(self.type)
 
     def __str__(self) -> str:
@@ -79,13 +82,13 @@ class Op:
         self.index = index
         self.key = key  # the same whenever the function is traced, and of no other op
         self.name = name
-        self.operands = operands  # value indices, LITERAL for numbers
+        self.operands = operands  # value indices, or LITERAL
         self.results = results
         self.rule = rule
         self.region = region
         self.remat = remat  # which remat body it stands in; NO_REMAT
         self.custom = custom  # which function with derivatives of its own it stands in; NO_CALL
-        self.transposed = transposed  # part of a backward pass
+        self.transposed = transposed  # stands in a backward pass
         self.eqn = eqn  # the JAX equation
         self.caller = caller  # the equation in the user's code when JAX's own code wrote eqn
         self.body = body  # the regions of a loop or branch, or those that a tie leads into
@@ -99,18 +102,18 @@ class Op:
     @property
     def position(self) -> int:
         """Which operand or result of the loop, branch or function a tie joins."""
-        number = self.key[-1]
-        assert isinstance(number, int)
-        return number
+        position = self.key[-1]
+        assert isinstance(position, int)
+        return position
 
     @property
     def operand_region(self) -> int:
-        """Where its operands are moved: what leaves a round of a loop is moved in every round."""
+        """The region in which its operands are moved; what leaves a trip is moved in every trip."""
         return self.body[0] if self.tie in LEAVES_ROUND else self.region
 
     @property
     def result_region(self) -> int:
-        """Where its results are moved: what a loop takes from a stack is moved in every round."""
+        """The region in which its results are moved; an entry of a stack is moved in every trip."""
         return self.body[0] if self.tie is Tie.SCAN_XS else self.region
 
     @property
@@ -199,12 +202,13 @@ class Program:
         return v.path or "constant"
 
     def numbers(self) -> list[bool]:
-        """For each value, whether it is made of numbers in the program alone: zeros, a mask.
+        """[values] whether each is a constant subgraph: computed from literals alone, as a mask.
 
-        Every device can make the part that it needs: compilers make such values for each use.
+        Every device can compute the shard that it needs: compilers rematerialise such values at
+        each use, so they never move.
         """
         if self._numbers is None:
-            steps = [0] * len(self.values)  # from numbers to the value; 0 if it is not made so
+            steps = [0] * len(self.values)  # 1 + ops from literals to the value; 0: not constant
             for op in self.ops:
                 before = [1 if v == LITERAL else steps[v] for v in op.operands]
                 if op.tie or not op.rule.fusible or len(op.results) != 1 or 0 in before:
@@ -231,11 +235,11 @@ class Program:
         return format_program(self)
 
 
-LONGEST_RECIPE = 16  # ops; what takes more is worth keeping
+LONGEST_RECIPE = 16  # ops in a row; a longer constant subgraph is computed once and stored
 
 
 def _point_by_point(rule: Rule) -> bool:
-    """Whether each part of the result needs just that part of the operands, or a dim of size 1."""
+    """Whether each shard of the result needs only that shard of the operands, or dims of size 1."""
     if any(kind != PASS for kind in rule.kinds):
         return False
     for dims in rule.operands:

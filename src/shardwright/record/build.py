@@ -32,8 +32,8 @@ from shardwright.spmd.decisions import Decisions
 from shardwright.spmd.ir import Collective
 
 # Rows that a record keeps: enough for every view, whatever the size of the program.
-BUFFERS, SIZES, DIMS, NAMES, REPLICATED = 24, 4, 12, 8, 32
-LARGE = 1e-3  # part of all argument bytes from which on a replicated argument is told
+BUFFERS, SIZES, DIMS, NAMES, LARGEST = 24, 4, 12, 8, 32
+LARGE = 1e-3  # of all argument bytes: smaller arguments are not listed as replicated
 
 
 def build_record(
@@ -136,7 +136,7 @@ def _large_replicated(program: Program, specs: Sequence[Spec]) -> tuple[Replicat
         for v, spec in zip(inputs, specs, strict=True)
         if not any(spec) and v.bytes >= LARGE * max(total, 1)
     ]
-    return tuple(sorted(rows, key=lambda row: (-row.bytes, row.path))[:REPLICATED])
+    return tuple(sorted(rows, key=lambda row: (-row.bytes, row.path))[:LARGEST])
 
 
 def _mesh_row(shape: Shape) -> MeshRow:

@@ -60,9 +60,9 @@ def _spec_faults(place: str, type_: str, spec: Spec, mesh: Mesh) -> Iterator[str
         return
     yield from _unknown(place, [axis for on in spec for axis in on], mesh)
     for d, (size, on) in enumerate(zip(shape, spec, strict=True)):
-        parts = math.prod(mesh.shape.get(axis, 1) for axis in on)
-        if size % parts:
-            yield f"{place}[{d}]: {'+'.join(on)}={parts} does not divide {size}"
+        shards = math.prod(mesh.shape.get(axis, 1) for axis in on)
+        if size % shards:
+            yield f"{place}[{d}]: {'+'.join(on)}={shards} does not divide {size}"
 
 
 def _unknown(place: str, axes: Sequence[str], mesh: Mesh) -> Iterator[str]:

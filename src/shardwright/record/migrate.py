@@ -50,6 +50,7 @@ def _to_2(file: Plain) -> Plain:
 
 
 def _to_3(file: Plain) -> Plain:
+    """A file of version 2 as one of version 3."""
     options, search = _table(file, "options"), _table(file, "search")
     for row in _rows(file, "groups"):
         row |= {"role": row.get("role", "hidden"), "bits": row.get("bits", 0)}
@@ -88,6 +89,6 @@ def read_cause(said: str) -> Plain:
     """A cause of version 2, which is a sentence, as the fields of a Cause."""
     for kind, sentence in _SENTENCES.items():
         if found := re.fullmatch(sentence, said[:MOST_TEXT]):
-            parts = {name: part for name, part in found.groupdict().items() if part}
-            return {"kind": kind} | parts | {"terms": int(parts.get("terms", 0))}
+            given = {name: item for name, item in found.groupdict().items() if item}
+            return {"kind": kind} | given | {"terms": int(given.get("terms", 0))}
     return {"kind": "other", "value": said}

@@ -51,21 +51,21 @@ def decode(value: Any, kind: Any, place: str = "") -> Any:
     Damaged: axes[0]: expected one line of text, got 3
     """
     base, notes = _opened(kind)
-    origin, parts = get_origin(base), get_args(base)
+    origin, args = get_origin(base), get_args(base)
     if origin in (Union, types.UnionType):
-        part = next((part for part in parts if isinstance(value, _in_json(part))), None)
-        if part is None:
+        chosen = next((arg for arg in args if isinstance(value, _in_json(arg))), None)
+        if chosen is None:
             raise _damaged(value, kind, place)
-        return decode(value, part, place)
+        return decode(value, chosen, place)
     if not _is_of(value, base, _range(notes)):
         raise _damaged(value, kind, place)
     if origin is tuple:
-        kinds = itertools.repeat(parts[0]) if parts[-1] is Ellipsis else parts
+        kinds = itertools.repeat(args[0]) if args[-1] is Ellipsis else args
         items = enumerate(zip(value, kinds, strict=False))
-        return tuple(decode(item, part, f"{place}[{i}]") for i, (item, part) in items)
+        return tuple(decode(item, arg, f"{place}[{i}]") for i, (item, arg) in items)
     if origin in (dict, Mapping):
         return {
-            _name(name, parts[0], place): decode(item, parts[1], _inside(place, name))
+            _name(name, args[0], place): decode(item, args[1], _inside(place, name))
             for name, item in value.items()
         }
     return _decode_fields(value, base, place) if is_dataclass(base) else value
@@ -73,19 +73,20 @@ def decode(value: Any, kind: Any, place: str = "") -> Any:
 
 def _is_of(value: Any, kind: Any, within: Within) -> bool:
     """Whether plain data is of a type, but for what is inside it."""
-    parts = get_args(kind)
+    args = get_args(kind)
     if get_origin(kind) is Literal:
-        return any(value == one and type(value) is type(one) for one in parts)
+        return any(value == one and type(value) is type(one) for one in args)
     if not isinstance(value, _in_json(kind)) or (isinstance(value, bool) and kind is not bool):
         return False
     if kind in (int, float):
         return within.least <= value <= within.most  # neither holds for NaN
     if kind is str:
         return len(value) <= MOST_TEXT and value.isprintable()
-    return get_origin(kind) is not tuple or parts[-1] is Ellipsis or len(value) == len(parts)
+    return get_origin(kind) is not tuple or args[-1] is Ellipsis or len(value) == len(args)
 
 
 def _decode_fields(value: dict[str, Any], kind: Any, place: str) -> Any:
+    """The dataclass with these fields; Damaged for one that is missing, unknown or wrong."""
     known = _fields(kind)
     for name, (one, _) in known.items():
         if name not in value and one.default is MISSING and one.default_factory is MISSING:
@@ -157,15 +158,15 @@ def _words(kind: Any) -> str:
     """What a value of this type is called."""
     base, notes = _opened(kind)
     noun = next((note for note in notes if isinstance(note, str)), None)
-    origin, parts = get_origin(base), get_args(base)
+    origin, args = get_origin(base), get_args(base)
     if noun:
         return noun
     if origin in (Union, types.UnionType, Literal):
-        return " or ".join(repr(p) if origin is Literal else _words(p) for p in parts)
-    if origin is tuple and parts[-1] is Ellipsis:
-        return f"a list of {_plural(parts[0])}"
+        return " or ".join(repr(p) if origin is Literal else _words(p) for p in args)
+    if origin is tuple and args[-1] is Ellipsis:
+        return f"a list of {_plural(args[0])}"
     if origin is tuple:
-        return f"[{', '.join(map(_words, parts))}]"
+        return f"[{', '.join(map(_words, args))}]"
     if base in (int, float):
         within = _range(notes)
         return f"{_NOUNS[base]} from {within.least:g} to {within.most:g}"

@@ -12,7 +12,7 @@ import numpy as np
 from shardwright.errors import ShardwrightError
 
 RELATIVE, ABSOLUTE = 2e-3, 1e-4  # of results: sums in another order
-# Where the program computes with few digits: so many units in the last place, up to this part.
+# Where the program computes with few digits: so many units in the last place, up to this fraction.
 ROUNDINGS, COARSEST = 4, 0.05
 # A chaotic function: sums in another order round in many places, one ulp of noise in the arguments
 # in one; errors of independent roundings add up as their root, so this covers a hundred of them.

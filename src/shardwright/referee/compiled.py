@@ -93,8 +93,8 @@ def sent_bytes(row: Any, mesh: Mapping[str, int]) -> float:
     Comparable where counts are not: a compiler may turn one reduce-scatter into permutes.
     """
     n = prod(mesh[axis] for axis in row.axes) if row.axes else prod(mesh.values())
-    rounds = {"all-reduce": 2 * (n - 1) / n, "collective-permute": 1.0}
-    return row.count * row.bytes * rounds.get(row.kind, (n - 1) / n)
+    per_byte = {"all-reduce": 2 * (n - 1) / n, "collective-permute": 1.0}
+    return row.count * row.bytes * per_byte.get(row.kind, (n - 1) / n)
 
 
 def read_cycles(hlo_text: str) -> int | None:
@@ -222,6 +222,7 @@ def _channel(run: Run) -> str:
 
 
 def _collective(module: Module, run: Run, mesh: Mapping[str, int]) -> CompiledCollective:
+    """One collective as the compiler wrote it, with its axes, bytes and the user's line."""
     row = run.instruction
     kind = _kind(row) or row.opcode
     if kind == "all-reduce" and _is_scatter_fusion(run.computation, row):

@@ -24,8 +24,8 @@ IN_RANGE, LAST, NEXT, FAR, NEGATIVE = (
     "below 0",
 )
 PROMISED = "beyond what the program promises"
-# A loop whose rounds an argument decides: enough to see each round, short enough to wait for.
-ROUNDS = 4
+# Trips of a loop whose length an argument decides: 0, 1 and several, and a short wait.
+MOST_TRIPS = 4
 # An integer that indexes nothing may be compared with positions (one_hot): up to the largest dim.
 LEAST_SPAN = 100
 
@@ -41,7 +41,7 @@ class Draw:
 
 def draws(types: Sequence[Any], uses: Sequence[Use], seed: int) -> list[Draw]:
     """The runs that a program with arguments of these types and uses deserves."""
-    indexed = any(use.limits and not use.counts_rounds for use in uses)
+    indexed = any(use.limits and not use.counts_trips for use in uses)
     names = (IN_RANGE, LAST, NEXT, FAR, NEGATIVE) if indexed else (IN_RANGE,)
     out = [Draw(name, _inputs(types, uses, seed, name)) for name in names]
     if any(use.promised for use in uses):
@@ -75,8 +75,8 @@ def _integers(
     use: Use, name: str, shape: tuple[int, ...], span: int, rng: np.random.Generator
 ) -> np.ndarray:
     """Integers for one argument: where it may be out of range, half of an array is."""
-    if use.counts_rounds:
-        return rng.integers(0, ROUNDS + 1, shape)
+    if use.counts_trips:
+        return rng.integers(0, MOST_TRIPS + 1, shape)
     if not use.limits:
         return rng.integers(0, span, shape)
     n = min(use.limits)
@@ -104,17 +104,17 @@ def fresh(inputs: Sequence[Any]) -> list[Any]:
 def with_noise(inputs: Sequence[Any], seed: int) -> list[list[Any]]:
     """The arguments with floats one ulp up, one ulp down, and one ulp either way."""
     rng = np.random.default_rng([seed, 2])
-    return [[_nudged(x, way, rng) for x in inputs] for way in (1.0, -1.0, 0.0)]
+    return [[_nudged(x, direction, rng) for x in inputs] for direction in (1.0, -1.0, 0.0)]
 
 
-def _nudged(x: Any, way: float, rng: np.random.Generator) -> Any:
-    """An array one ulp towards plus or minus infinity; at random where `way` is 0."""
+def _nudged(x: Any, direction: float, rng: np.random.Generator) -> Any:
+    """An array one ulp towards plus or minus infinity; at random where `direction` is 0."""
     if _is_key(x) or not jax.dtypes.issubdtype(np.result_type(x), np.inexact):
         return x
     array = np.asarray(x)
     if array.dtype.kind == "c":
-        return _nudged(array.real, way, rng) + 1j * _nudged(array.imag, way, rng)
-    signs = np.full(array.shape, way) if way else rng.choice([-1.0, 1.0], array.shape)
+        return _nudged(array.real, direction, rng) + 1j * _nudged(array.imag, direction, rng)
+    signs = np.full(array.shape, direction) if direction else rng.choice([-1.0, 1.0], array.shape)
     towards = (signs * float(jax.numpy.finfo(array.dtype).max)).astype(array.dtype)
     return np.where(np.isfinite(array), np.nextafter(array, towards), array)
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 Key = tuple[str, tuple[str, ...] | None]  # kind, axes (None: groups that are no set of axes)
 Totals = Mapping[Key, tuple[float, float]]  # (count, bytes) per step
 Sizes = Mapping[str, int]  # of the mesh axes
-Way = dict[Key, float]  # bytes of each kind and axes that stand for one byte
+Substitute = dict[Key, float]  # bytes of each kind and axes that stand for one byte
 
 CPU, TPU, GPU = "cpu", "tpu", "cuda"
 EVERYWHERE = (CPU, TPU, GPU)
@@ -30,8 +30,8 @@ class Equivalence(NamedTuple):
 
     name: str
     platforms: tuple[str, ...]
-    ways: Callable[[Key, Sizes], Iterator[Way]]  # of one key; each is as good
-    both_ways: bool = False  # the parts may have been predicted and the whole compiled
+    substitutes: Callable[[Key, Sizes], Iterator[Substitute]]  # of one key; each is as good
+    both_ways: bool = False  # the substitute may have been predicted, and the key compiled
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Fold:
     name: str
     predicted: tuple[Key, ...]
     compiled: tuple[Key, ...]
-    bytes: float  # of the whole: the side with one key
+    bytes: float  # of the side with one key
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +86,11 @@ def compare_traffic(predicted: Totals, compiled: Totals, sizes: Sizes, platform:
     for known in EQUIVALENCES:
         if platform not in known.platforms:
             continue
-        for key, way, size in _strike_out(known, missing, extra, sizes):
-            folds.append(Fold(known.name, (key,), tuple(way), size))
+        for key, instead, size in _strike_out(known, missing, extra, sizes):
+            folds.append(Fold(known.name, (key,), tuple(instead), size))
         if known.both_ways:
-            for key, way, size in _strike_out(known, extra, missing, sizes):
-                folds.append(Fold(known.name, tuple(way), (key,), size))
+            for key, instead, size in _strike_out(known, extra, missing, sizes):
+                folds.append(Fold(known.name, tuple(instead), (key,), size))
     none = (0.0, 0.0)
     rows = [
         Row(
@@ -116,42 +116,45 @@ def _between_devices(totals: Totals, sizes: Sizes) -> Totals:
 
 
 def _strike_out(
-    known: Equivalence, wholes: dict[Key, float], parts: dict[Key, float], sizes: Sizes
-) -> Iterator[tuple[Key, Way, float]]:
-    """(key, way, bytes) of what is in one table under its name and in the other under another."""
+    known: Equivalence, named: dict[Key, float], others: dict[Key, float], sizes: Sizes
+) -> Iterator[tuple[Key, Substitute, float]]:
+    """(key, substitute, bytes) of what one table has by its name and the other as a substitute.
 
-    def explained(key: Key, way: Way) -> float:
-        return min([wholes[key], *(parts.get(part, 0.0) / share for part, share in way.items())])
+    Both tables are reduced by what is found.
+    """
 
-    for key in sorted(wholes, key=str):
-        ways = list(known.ways(key, sizes))
-        while ways:
-            way = max(ways, key=lambda way: explained(key, way))
-            ways.remove(way)
-            size = explained(key, way)
+    def explained(key: Key, by: Substitute) -> float:
+        return min([named[key], *(others.get(one, 0.0) / share for one, share in by.items())])
+
+    for key in sorted(named, key=str):
+        left = list(known.substitutes(key, sizes))
+        while left:
+            best = max(left, key=lambda one: explained(key, one))
+            left.remove(best)
+            size = explained(key, best)
             if size > 0:
-                wholes[key] -= size
-                for part, share in way.items():
-                    parts[part] -= size * share
-                yield key, way, size
+                named[key] -= size
+                for one, share in best.items():
+                    others[one] -= size * share
+                yield key, best, size
 
 
-def _all_reduce(key: Key, sizes: Sizes) -> Iterator[Way]:
+def _all_reduce(key: Key, sizes: Sizes) -> Iterator[Substitute]:
     kind, axes = key
     if kind == "reduce-scatter":
         yield {("all-reduce", axes): 1.0}
 
 
-def _permutes(key: Key, sizes: Sizes) -> Iterator[Way]:
-    """Each device passes all parts but one on to its neighbour."""
+def _permutes(key: Key, sizes: Sizes) -> Iterator[Substitute]:
+    """Permutes: each device passes all shards but one on to its neighbour."""
     kind, axes = key
     if kind in ("all-gather", "reduce-scatter", "all-to-all") and axes:
         n = prod(sizes[a] for a in axes)
         yield {("collective-permute", axes): (n - 1) / n}
 
 
-def _axis_by_axis(key: Key, sizes: Sizes) -> Iterator[Way]:
-    """One collective after the other; on the way it is smaller by the axes still to come."""
+def _axis_by_axis(key: Key, sizes: Sizes) -> Iterator[Substitute]:
+    """One collective per axis; each is smaller by the axes that are still to come."""
     kind, axes = key
     if axes is None or len(axes) < 2:
         return
@@ -165,7 +168,7 @@ def _axis_by_axis(key: Key, sizes: Sizes) -> Iterator[Way]:
         yield {(kind, (a,)): 1.0 for a in axes}
 
 
-def _no_axes(key: Key, sizes: Sizes) -> Iterator[Way]:
+def _no_axes(key: Key, sizes: Sizes) -> Iterator[Substitute]:
     kind, axes = key
     if axes is not None:
         yield {(kind, None): 1.0}
@@ -174,10 +177,10 @@ def _no_axes(key: Key, sizes: Sizes) -> Iterator[Way]:
 EQUIVALENCES = (
     # XLA:CPU writes a reduce-scatter so unless the program asks for one (psum_scatter).
     Equivalence("reduced whole, then sliced", (CPU,), _all_reduce),
-    # The TPU compiler does so where the parts are used one by one (windowed einsums).
+    # The TPU compiler does so where shards are used one by one (windowed einsums).
     Equivalence("passed from neighbour to neighbour", (TPU,), _permutes),
     # The bytes that cross the links are the same for gathers and scatters.
     Equivalence("one axis after the other", EVERYWHERE, _axis_by_axis, both_ways=True),
-    # Part of an axis, say, or devices in an order of the compiler's own.
+    # A sub-axis, say, or devices in an order of the compiler's own.
     Equivalence("over groups that are no mesh axes", EVERYWHERE, _no_axes),
 )

@@ -35,10 +35,12 @@ class GpuTarget:
 
     @property
     def memory_bytes(self) -> int:
+        """Bytes of device memory."""
         return self.device.memory_bytes
 
     @property
     def memory_bytes_per_s(self) -> int:
+        """Bandwidth of device memory."""
         return int(self.device.memory_bytes_per_s)
 
     @property

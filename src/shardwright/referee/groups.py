@@ -6,7 +6,7 @@ id. XLA prints them in three ways, and pairs for a permute:
     {{0,1},{2,3}}                                    listed
     [4,2]<=[2,4]T(1,0)                               iota: arange, reshape, transpose, reshape
     mesh['axis_0'=4,'axis_1'=2] {'axis_0'}           axes of a mesh of the compiler's own
-    mesh[...], device_ids=([2,2,2]T(0,2,1)) {'axis_1':(2)2}       reordered; part of an axis
+    mesh[...], device_ids=([2,2,2]T(0,2,1)) {'axis_1':(2)2}       reordered; a sub-axis
     source_target_pairs={{0,1},{1,0}}                permute
 """
 
@@ -97,27 +97,29 @@ def _iota(shape: str | None, reshape: str, transpose: str | None) -> np.ndarray:
 
 
 def _mesh_groups(axes: str, device_ids: str | None, grouped: str) -> Groups:
-    """Groups over axes (or parts `'x':(before)size` of axes) of the compiler's own mesh."""
+    """Groups over axes (or sub-axes `'x':(before)size` of axes) of the compiler's own mesh."""
     sizes = {m[1]: int(m[2]) for m in _AXIS.finditer(axes) if m[2]}
     devices = np.arange(prod(sizes.values()))
     if device_ids:
         iota = _DEVICE_IOTA.fullmatch(device_ids.strip())
         devices = _iota(None, iota[1], iota[2]) if iota else np.array(_ints(device_ids))
-    parts: list[tuple[str, int, int]] = []  # (axis, first factor's product before it, size)
+    sub_axes: list[tuple[str, int, int]] = []  # (axis, first factor's product before it, size)
     for name, size in sizes.items():
         cuts = {1, size}
         for m in _AXIS.finditer(grouped):
             if m[1] == name and m[3]:
                 cuts |= {int(m[3]), int(m[3]) * int(m[4])}
         ordered = sorted(cuts)
-        parts += [(name, low, high // low) for low, high in pairwise(ordered)]
+        sub_axes += [(name, low, high // low) for low, high in pairwise(ordered)]
     wanted: list[int] = []
     for m in _AXIS.finditer(grouped):
         low, high = (int(m[3]), int(m[3]) * int(m[4])) if m[3] else (1, sizes[m[1]])
-        wanted += [i for i, (name, at, _) in enumerate(parts) if name == m[1] and low <= at < high]
-    rest = [i for i in range(len(parts)) if i not in wanted]
-    shaped = devices.reshape([size for _, _, size in parts]).transpose(*rest, *wanted)
-    return _rows(shaped.reshape(-1, prod(parts[i][2] for i in wanted)))
+        wanted += [
+            i for i, (name, at, _) in enumerate(sub_axes) if name == m[1] and low <= at < high
+        ]
+    rest = [i for i in range(len(sub_axes)) if i not in wanted]
+    shaped = devices.reshape([size for _, _, size in sub_axes]).transpose(*rest, *wanted)
+    return _rows(shaped.reshape(-1, prod(sub_axes[i][2] for i in wanted)))
 
 
 def _rows(table: np.ndarray) -> Groups:

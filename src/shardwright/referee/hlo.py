@@ -92,6 +92,7 @@ def parse(text: str) -> Module:
 
 
 def _instruction(line: str) -> Instruction | None:
+    """The instruction on a line of HLO text, or None where there is none."""
     start = _NAME.match(line)
     if start is None:
         return None

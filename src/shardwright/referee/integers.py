@@ -1,4 +1,4 @@
-"""What the integer arguments of a program are for: indices, and of what; rounds of a loop.
+"""What the integer arguments of a program are for: indices, and of what; trips of a loop.
 
 One forward pass over the jaxpr follows each integer argument through integers and booleans; an
 integer that becomes a float is data.
@@ -28,7 +28,7 @@ class Use:
 
     limits: set[int] = field(default_factory=set)  # how many positions there are to index
     promised: str = ""  # the line that says it is in range (mode="promise_in_bounds")
-    counts_rounds: bool = False  # it decides how long a while loop runs
+    counts_trips: bool = False  # it decides how long a while loop runs
 
 
 def integer_uses(closed: Any) -> list[Use]:
@@ -40,15 +40,17 @@ def integer_uses(closed: Any) -> list[Use]:
 
 
 class _Follow:
-    """The handlers of the walk that follow labels; uses are noted on the way."""
+    """The handlers of the walk that follow labels, and note what each argument is used for."""
 
     def __init__(self, uses: list[Use]) -> None:
         self.uses = uses
 
-    def literal(self, number: Any) -> Labels:
+    def literal(self, value: Any) -> Labels:
+        """No labels: a literal comes of no argument."""
         return NONE
 
     def constants(self, arrays: Sequence[Any]) -> list[Labels]:
+        """No labels: constants come of no argument."""
         return [NONE] * len(arrays)
 
     def op(self, eqn: Any, operands: list[Labels], place: Place) -> list[Labels]:
@@ -66,12 +68,13 @@ class _Follow:
         return _integers(eqn.outvars, [frozenset().union(*operands)] * len(eqn.outvars))
 
     def call(self, eqn: Any, called: Any, operands: list[Labels], place: Place) -> list[Labels]:
+        """The labels of the results of a call, by following its body."""
         return enter(self, called, operands, place)
 
     def region(
         self, eqn: Any, borders: Borders, operands: list[Labels], place: Place
     ) -> list[Labels]:
-        """The labels of the results once another round of a loop adds none."""
+        """The labels of the results once another trip of a loop adds none."""
         inputs = {port: operands[e.operand] for e in borders.entries for port in e.inputs}
         outputs: dict[Port, Labels] = {}
         before: dict[Port, Labels] | None = None
@@ -88,12 +91,12 @@ class _Follow:
         for i in branches_on:
             self.uses[i].limits.add(len(borders.bodies))
         for i in outputs[Port(0, 0)] if borders.bodies[0].kind == "while_cond" else NONE:
-            self.uses[i].counts_rounds = True
+            self.uses[i].counts_trips = True
         results = []
         for leaves in borders.exits:
-            no_round = leaves.next_round if leaves.tie is Tie.WHILE_CARRY else ()
+            no_trip = leaves.next_round if leaves.tie is Tie.WHILE_CARRY else ()
             from_bodies = (outputs[port] for port in leaves.outputs)
-            results.append(branches_on.union(*from_bodies, *(inputs[port] for port in no_round)))
+            results.append(branches_on.union(*from_bodies, *(inputs[port] for port in no_trip)))
         return _integers(eqn.outvars, results)
 
 

@@ -40,6 +40,7 @@ def runs(
     memo: dict[str, list[Run]] = {}
 
     def below(name: str) -> list[Run]:
+        """The runs in a computation and in all that it calls, for one run of it; memoised."""
         if name not in memo:
             memo[name] = []  # a computation never calls itself; stay finite if the text says so
             computation = module.computations.get(name, Computation(name))

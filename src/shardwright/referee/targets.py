@@ -185,6 +185,7 @@ def run_each(
 def _compiled(
     target: Target, mesh: Mapping[str, int], hlo: str, memory: CompiledMemory, stderr: str
 ) -> Compiled:
+    """What was compiled, with the cycles that its text tells."""
     return Compiled(
         target=target,
         mesh=dict(mesh),
@@ -272,6 +273,7 @@ def _cuda_devices(target: Target) -> list[Any]:
 
 
 def _topology(target: Target, name: str, options: Mapping[str, str]) -> list[Any]:
+    """The devices of a topology that is not here; ShardwrightError where there is no such."""
     from jax.experimental import topologies
 
     try:

@@ -78,10 +78,12 @@ class Verification:
 
     @property
     def predicted_bytes(self) -> float:
+        """Bytes of all predicted collectives, per step and device."""
         return sum(b for _, b in self.predicted.values())
 
     @property
     def compiled_bytes(self) -> float:
+        """Bytes of all compiled collectives, per step and device."""
         return sum(b for _, b in self.compiled.values())
 
     @property
@@ -101,11 +103,13 @@ class Verification:
 
     @property
     def memory_error(self) -> float:
+        """Predicted against compiled peak memory, relative to the larger."""
         top = max(self.predicted_peak_bytes, self.compiled_peak_bytes, 1)
         return abs(self.compiled_peak_bytes - self.predicted_peak_bytes) / top
 
     @property
     def ok(self) -> bool:
+        """Whether all that is judged lies within its tolerance."""
         return (
             self.link_error <= LINK_TOLERANCE
             and (not self.checks_memory or self.memory_error <= MEMORY_TOLERANCE)

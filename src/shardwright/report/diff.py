@@ -25,8 +25,8 @@ SPECS = 20  # rows shown
 
 def diff_plans(record: PlanRecord, other: PlanRecord) -> str:
     """The differences from the first plan (-) to the second (+); empty when there are none."""
-    parts = (_programs, _decisions, _specs, _costs)
-    return "\n".join(line for part in parts for line in part(record, other))
+    sections = (_programs, _decisions, _specs, _costs)
+    return "\n".join(line for lines in sections for line in lines(record, other))
 
 
 def _programs(a: PlanRecord, b: PlanRecord) -> Iterator[str]:
@@ -55,6 +55,7 @@ def _programs(a: PlanRecord, b: PlanRecord) -> Iterator[str]:
 
 
 def _decisions(a: PlanRecord, b: PlanRecord) -> Iterator[str]:
+    """Lines on the axes whose lists differ, and on overrides."""
     for axis in dict.fromkeys((*a.decisions, *b.decisions)):
         old, new = a.decisions.get(axis), b.decisions.get(axis)
         if old != new:
@@ -83,6 +84,7 @@ def _claim(claim: Claim) -> str:
 
 
 def _specs(a: PlanRecord, b: PlanRecord) -> Iterator[str]:
+    """Lines on arguments and results that both plans have, in different shardings."""
     for what, old, new in (
         ("argument specs", a.specs, b.specs),
         ("result specs", a.result_specs, b.result_specs),
@@ -98,6 +100,7 @@ def _specs(a: PlanRecord, b: PlanRecord) -> Iterator[str]:
 
 
 def _costs(a: PlanRecord, b: PlanRecord) -> Iterator[str]:
+    """Lines on seconds, bytes and collectives that differ."""
     old, new = a.cost, b.cost
     rows = [
         (what, show(x), "->", show(y), change(y, x))

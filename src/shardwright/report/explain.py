@@ -46,6 +46,7 @@ def explain(record: PlanRecord) -> str:
 
 
 def _what(record: PlanRecord) -> Iterator[str]:
+    """Sentences on the strategy and on what each device holds."""
     yield f"{record.program} on {record.mesh.size} x {record.device.name}:"
     yield f"{pattern(record)}."
     if not any(record.decisions.values()):
@@ -69,10 +70,10 @@ def argument_bytes(record: PlanRecord) -> tuple[float, float, float]:
     split = replicated = total = 0.0
     for path, text in record.arguments.items():
         size = type_bytes(text)
-        parts = math.prod(sizes[axis] for axes in record.specs[path] for axis in axes)
+        shards = math.prod(sizes[axis] for axes in record.specs[path] for axis in axes)
         total += size
-        split += size / parts if parts > 1 else 0.0
-        replicated += size if parts == 1 else 0.0
+        split += size / shards if shards > 1 else 0.0
+        replicated += size if shards == 1 else 0.0
     return split, replicated, total
 
 
@@ -88,6 +89,7 @@ def type_bytes(text: str) -> int:
 
 
 def _time(record: PlanRecord) -> Iterator[str]:
+    """Sentences on what the step takes, and what bounds it."""
     cost = record.cost
     yield (
         f"{human_seconds(cost.step_s)} a step, {facts.bound(record)}:"
@@ -107,6 +109,7 @@ def _time(record: PlanRecord) -> Iterator[str]:
 
 
 def _movements(record: PlanRecord) -> Iterator[str]:
+    """Lines on the collectives by kind and axes, most seconds first, with their sources."""
     if not record.collectives:
         yield "Nothing moves between devices."
     lines, by_kind = facts.lines_that_move(record), totals(record.collectives)
@@ -129,6 +132,7 @@ def _movements(record: PlanRecord) -> Iterator[str]:
 
 
 def _memory(record: PlanRecord) -> Iterator[str]:
+    """Lines on the peak and the largest buffers there."""
     peak, limit = record.cost.peak_bytes, record.limit_bytes
     yield (
         f"{human_bytes(peak)} of {human_bytes(limit)} per device"
@@ -143,6 +147,7 @@ def _memory(record: PlanRecord) -> Iterator[str]:
 
 
 def _instead(record: PlanRecord) -> Iterator[str]:
+    """Sentences on the named tactics: which would be next, which do not fit or apply."""
     cost, rows = record.cost, facts.ranked_baselines(record)
     other = facts.next_best(record)
     faster = [b for b in rows if not b.fits and b.cost.step_s < cost.step_s]
@@ -173,12 +178,12 @@ def _compared(record: PlanRecord, other: Baseline) -> str:
         if record.asked.tactics:  # pins bind all, so a strategy in them stands against
             why = "Your tactics do not allow it: search without them to get it"
         return f"{head}, {change(theirs.step_s, cost.step_s)}. {why}."
-    parts = [
+    differences = [
         f"{human_seconds(abs(delta))} {'more' if delta > 0 else 'less'} {what}"
         for what, delta in (("on the links", links), ("of compute", compute))
         if abs(delta) > 0.01 * abs(theirs.step_s - cost.step_s)
     ]
-    return f"{head}, {change(theirs.step_s, cost.step_s)}: {' and '.join(parts)}."
+    return f"{head}, {change(theirs.step_s, cost.step_s)}: {' and '.join(differences)}."
 
 
 def _proof(record: PlanRecord) -> Iterator[str]:

@@ -23,7 +23,7 @@ from shardwright.report.words import (
 COLLECTIVES, BASELINES, ENTRIES = 6, 7, 6  # rows shown
 WIDTH = 128  # columns; `explain` and the page show rows whole
 NOTES = {BATCH: "batch", SEQUENCE: "sequence", RESIDUAL: "residual stream"}
-LEAST = 1e-3  # smaller parts of the peak are not shown
+LEAST = 1e-3  # of the peak: kinds of memory with less are not shown
 
 
 def format_plan(record: PlanRecord) -> str:

@@ -32,13 +32,13 @@ def human_seconds(seconds: float) -> str:
     raise AssertionError
 
 
-def percent(part: float, whole: float) -> str:
+def percent(amount: float, total: float) -> str:
     """A share: 92%.
 
     >>> percent(1, 8)
     '12%'
     """
-    share = part / whole if whole else 0.0
+    share = amount / total if total else 0.0
     return "<1%" if 0 < share < 0.005 else f"{share:.0%}"
 
 
@@ -93,10 +93,10 @@ def spec_text(spec: Sequence[Sequence[str]]) -> str:
     >>> spec_text([["data"], [], ["data", "model"], []])
     "P('data', None, ('data', 'model'))"
     """
-    parts = [repr(d[0]) if len(d) == 1 else (repr(tuple(d)) if d else "None") for d in spec]
-    while parts and parts[-1] == "None":
-        parts.pop()
-    return f"P({', '.join(parts)})"
+    entries = [repr(d[0]) if len(d) == 1 else (repr(tuple(d)) if d else "None") for d in spec]
+    while entries and entries[-1] == "None":
+        entries.pop()
+    return f"P({', '.join(entries)})"
 
 
 def columns(rows: Iterable[Sequence[str]], *, right: Sequence[int] = (), indent: int = 2) -> str:

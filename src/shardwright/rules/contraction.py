@@ -50,7 +50,7 @@ def _expanded(op: OpShape) -> Expanded:
 
 @register("scaled_dot")
 def _scaled_dot(op: OpShape) -> Rule:
-    # A block of the contracted dim shares one scale: the dim is (block, within).
+    """A dot of operands with scales; a block of the contracted dim shares one: (block, within)."""
     lhs, rhs, out, contracted = _dot(op, op.params["dimension_numbers"])
     sides = [lhs, rhs]
     blocks: dict[Any, list[Any]] = {}

@@ -17,6 +17,7 @@ from shardwright.rules.windows import halo
 
 @register("conv_general_dilated")
 def _conv(op: OpShape) -> Rule:
+    """Batch and output channels pass through, input channels are summed, positions are windows."""
     p = op.params
     numbers = p["dimension_numbers"]
     lhs, rhs, out = (list(spec) for spec in (numbers.lhs_spec, numbers.rhs_spec, numbers.out_spec))
@@ -33,7 +34,7 @@ def _conv(op: OpShape) -> Rule:
         "in": rhs_shape[rhs[1]],
         "out": rhs_shape[rhs[0]] // max(groups, batch_groups),
     }
-    # Groups are the major part of the channels (or, for batch groups, of the lhs batch).
+    # Groups are the major factor of the channels (or, for batch groups, of the lhs batch).
     left[lhs[0]] = ["group", "batch"] if batch_groups > 1 else "batch"
     left[lhs[1]] = ["group", "in"] if groups > 1 else "in"
     right[rhs[0]] = result[out[1]] = ["group", "out"]
@@ -65,7 +66,7 @@ def _conv(op: OpShape) -> Rule:
             replicate.append(position)
         elif k > o or reach is None or batch_groups > 1:
             # The same with strides, where every window covers most of the input; or windows that
-            # do not go together with even parts of the input.
+            # do not align with even shards of the input.
             left[lhs[2 + n]] = ("input", n)
             replicate += [position, ("input", n)]
         else:

@@ -33,8 +33,8 @@ price:
 
 `even={j}` goes with any kind: every device must hold equally much of the factor. Dims that no axis
 divides are padded where that pays, but not along such a factor: what pads it would be read, written
-or counted (entries of a gather or scatter, the dim of an argmax), or the op is computed in parts of
-one size.
+or counted (entries of a gather or scatter, the dim of an argmax), or the op needs even
+shards.
 
 Each line below is compiled by XLA in the tests, once per factor, and compared with Shardy's rule;
 where either differs, `tests/rules` says why.
@@ -58,7 +58,7 @@ def page() -> str:
     parts.append("## Taken apart by tracing\n")
     parts.append(_table(("primitive", "how"), [(f"`{n}`", how) for n, how in STRUCTURAL.items()]))
     parts.append("## Opaque on purpose\n")
-    parts.append("Every dim is whole; the ops are counted and reported.\n")
+    parts.append("Every dim needs replication; the ops are counted and reported.\n")
     by_reason: dict[str, list[str]] = {}
     for name, reason in OPAQUE.items():
         by_reason.setdefault(reason, []).append(f"`{name}`")

@@ -66,7 +66,7 @@ def _convert(op: OpShape) -> Rule:
 
 @register("bitcast_convert_type")
 def _bitcast(op: OpShape) -> Rule:
-    # A wider element is the innermost dim of narrower ones: that dim stays whole.
+    # A wider element is the innermost dim of narrower ones: that dim needs replication.
     rank = min(len(op.operands[0].shape), len(op.results[0].shape))
     operand = [d if d < rank else "bits" for d in range(len(op.operands[0].shape))]
     result = [d if d < rank else "bits" for d in range(len(op.results[0].shape))]

@@ -36,7 +36,7 @@ def _gather(op: OpShape) -> Rule:
     for d, index_dim in paired:
         operand[d] = indices[index_dim]
     reduce: list[Any] = []
-    replicate: list[Any] = [indices[-1]]  # the parts of one index
+    replicate: list[Any] = [indices[-1]]  # the components of one index
     offsets = iter(numbers.offset_dims)
     for d, size in enumerate(op.operands[0].shape):
         if d in numbers.operand_batching_dims:
@@ -58,7 +58,7 @@ def _gather(op: OpShape) -> Rule:
 
 @register("scatter", "scatter-add", "scatter-sub", "scatter-max", "scatter-min", "scatter-mul")
 def _scatter(op: OpShape) -> Rule:
-    """Each device updates its own part of the operand; scattered updates combine."""
+    """Each device updates its own shard of the operand; scattered updates combine."""
     numbers = op.params["dimension_numbers"]
     operand, indices, updates = op.dims(0), op.dims(1), op.dims(2)
     shape, update_shape = op.operands[0].shape, op.operands[2].shape
@@ -99,6 +99,7 @@ def _scatter(op: OpShape) -> Rule:
 
 @register("dynamic_slice")
 def _dynamic_slice(op: OpShape) -> Rule:
+    """Dims that are not sliced pass through; sliced ones need replication."""
     operand, result = op.dims(0), op.result_dims()
     replicate = []
     for d, (n, m) in enumerate(zip(op.operands[0].shape, op.results[0].shape, strict=True)):
@@ -115,6 +116,7 @@ def _dynamic_slice(op: OpShape) -> Rule:
 
 @register("dynamic_update_slice")
 def _dynamic_update_slice(op: OpShape) -> Rule:
+    """Dims that are written whole or in one entry pass through; others need replication."""
     operand, update = op.dims(0), op.dims(1)
     replicate, written = [], []
     for d, (n, m) in enumerate(zip(op.operands[0].shape, op.operands[1].shape, strict=True)):

@@ -1,4 +1,4 @@
-"""Linear algebra: leading batch dims pass, matrices stay whole on one device."""
+"""Linear algebra: leading batch dims pass, matrices need replication."""
 
 from __future__ import annotations
 
@@ -20,21 +20,22 @@ _DECOMPOSITIONS = {
 
 @register(*_DECOMPOSITIONS)
 def _decomposition(op: OpShape) -> Rule:
+    """Batch dims pass through; the dims of the matrices need replication."""
     core, cubes = _DECOMPOSITIONS[op.name]
     shape = op.operands[0].shape
     batch = len(shape) - core
-    whole: list[Any] = []
+    replicated: list[Any] = []
 
     def labels(slot: int, rank: int) -> list[Any]:
         own = [("core", slot, d) for d in range(batch, rank)]
-        whole.extend(own)
+        replicated.extend(own)
         return [*range(batch), *own]
 
     operands = [labels(n, len(t.shape)) for n, t in enumerate(op.operands)]
     results = [labels(-1 - n, len(t.shape)) for n, t in enumerate(op.results)]
     n, matrices = float(shape[-1]), math.prod(shape[:batch])
     operations = cubes * n**3 if cubes else 10 * n**core
-    return with_work(einsum(op, operands, results, replicate=whole), matrices * operations)
+    return with_work(einsum(op, operands, results, replicate=replicated), matrices * operations)
 
 
 @register("triangular_solve")
@@ -50,7 +51,7 @@ def _triangular_solve(op: OpShape) -> Rule:
 
 @register("symmetric_product")
 def _symmetric_product(op: OpShape) -> Rule:
-    """alpha A A^T + beta C: the rows of A meet both dims of the result, so A stays whole there."""
+    """alpha A A^T + beta C: the rows of A meet both dims of the result: need-replication."""
     batch = list(range(len(op.operands[0].shape) - 2))
     square = [*batch, "row", "column"]
     rule = einsum(

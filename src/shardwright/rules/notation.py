@@ -116,8 +116,8 @@ def apply(
     operands, results = slots[: len(op.operands)], slots[len(op.operands) :]
     kept = set(factors(results))
     missing = [name for name in factors(operands) if name not in kept]
-    moved, whole = permute.split(), replicate.split()
-    for name in (*reduce, *moved, *whole):
+    moved, replicated = permute.split(), replicate.split()
+    for name in (*reduce, *moved, *replicated):
         if name not in (*factors(operands), *kept):
             known = ", ".join(dict.fromkeys((*factors(operands), *factors(results))))
             raise ShardwrightError(f"rule of {op.name!r} has no factor {name!r}", try_=known)
@@ -127,12 +127,12 @@ def apply(
                 f"rule of {op.name!r}: {kind!r} is not a reduction", try_=", ".join(REDUCTIONS)
             )
     reductions = {name: reduce.get(name, "add") for name in (*missing, *reduce)}
-    for name in (*moved, *whole):
+    for name in (*moved, *replicated):
         reductions.pop(name, None)
     try:
         return einsum(
             op, operands, results,
-            reduce=reductions, permute=moved, replicate=whole,
+            reduce=reductions, permute=moved, replicate=replicated,
             sizes=_sizes(op, slots, skip=moved), unit=unit, work=work,
         )  # fmt: skip
     except ShardwrightError as error:
@@ -158,7 +158,7 @@ def _sizes(op: OpShape, slots: Sequence[Tensor], *, skip: Sequence[str]) -> dict
                 compound.append((dim, size))
             elif dim is not None and dim not in skip:
                 known.setdefault(dim, size)
-    for _ in compound:  # each round can settle one more
+    for _ in compound:  # each pass can settle one more
         for names, size in compound:
             unknown = [name for name in names if name not in known]
             if len(unknown) == 1:

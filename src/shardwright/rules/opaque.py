@@ -1,4 +1,4 @@
-"""Primitives that stay opaque on purpose, and why: every dim of theirs is whole."""
+"""Primitives that stay opaque on purpose, and why: every dim of theirs needs replication."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random numbers: counter-based, so every shard draws its own part of the same stream."""
+"""Random numbers: counter-based, so every shard draws its own stretch of the same stream."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from shardwright.rules.rule import NOTHING, VECTOR, Expanded, OpShape, Rule, ein
 # XLA:CPU: a counter, three words and two tables of four of the key schedule, each as it was and as
 # it becomes, and the places of the arrays.
 _ROUND_WORDS = 13
-_ROUNDS = 60.0  # operations per number: 20 rounds of add, rotate, xor for two of them
+_DRAW = 60.0  # operations per number: Threefry's 20 rounds of add, rotate, xor, for two of them
 
 
 @register("threefry2x32", "threefry4x32", "philox2x32", "philox4x32")
 def _counter(op: OpShape) -> Rule:
-    return elementwise(op, work=_ROUNDS)
+    return elementwise(op, work=_DRAW)
 
 
 @register("random_bits", "random_split")
@@ -25,18 +25,18 @@ def _draw(op: OpShape) -> Rule:
     keys = op.dims(0)
     drawn = op.result_dims()[len(keys) :]
     if "rbg" in str(op.operands[0].dtype):  # as rng_bit_generator below
-        return einsum(op, [keys], [[*keys, *drawn]], replicate=drawn, work=_ROUNDS / 4)
+        return einsum(op, [keys], [[*keys, *drawn]], replicate=drawn, work=_DRAW / 4)
     # Rounds are a loop over two words for each number, held as they were and as they become.
     arrays = 4 * 4 / op.results[0].dtype.itemsize
     return einsum(
-        op, [keys], [[*keys, *drawn]], work=_ROUNDS,
+        op, [keys], [[*keys, *drawn]], work=_DRAW,
         expanded=Expanded(((-1, arrays - 1),), _ROUND_WORDS),
     )  # fmt: skip
 
 
 @register("random_fold_in", "random_seed")
 def _per_key(op: OpShape) -> Rule:
-    return elementwise(op, work=_ROUNDS)
+    return elementwise(op, work=_DRAW)
 
 
 @register("random_gamma")
@@ -47,8 +47,8 @@ def _gamma(op: OpShape) -> Rule:
     labels = list(range(len(shape)))
     first = next((d for d, size in enumerate(shape) if size > 1), 0)
     operands = [labels if len(t.shape) == len(shape) else [] for t in op.operands]
-    whole = [d for d in labels if d != first]
-    return einsum(op, operands, [labels], replicate=whole, work=40 * _ROUNDS)
+    others = [d for d in labels if d != first]
+    return einsum(op, operands, [labels], replicate=others, work=40 * _DRAW)
 
 
 @register("random_clone")
@@ -58,7 +58,7 @@ def _clone(op: OpShape) -> Rule:
 
 @register("random_wrap", "random_unwrap", "to_edtype", "from_edtype")
 def _key_data(op: OpShape) -> Rule:
-    """The words of a key are trailing dims of the plain array, and stay whole."""
+    """The words of a key are trailing dims of the plain array, and need replication."""
     rank = min(len(op.operands[0].shape), len(op.results[0].shape))
 
     def labels(count: int) -> list[Any]:
@@ -73,12 +73,12 @@ def _key_data(op: OpShape) -> Rule:
 def _rng_bit_generator(op: OpShape) -> Rule:
     # XLA draws the whole array on every device and slices it: no communication, no speed-up.
     state, drawn = op.dims(0), op.result_dims(1)
-    return einsum(op, [state], [state, drawn], replicate=[*state, *drawn], work=_ROUNDS / 4)
+    return einsum(op, [state], [state, drawn], replicate=[*state, *drawn], work=_DRAW / 4)
 
 
 @register("rng_uniform")
 def _rng_uniform(op: OpShape) -> Rule:
-    return einsum(op, [[] for _ in op.operands], [op.result_dims()], unit=VECTOR, work=_ROUNDS / 4)
+    return einsum(op, [[] for _ in op.operands], [op.result_dims()], unit=VECTOR, work=_DRAW / 4)
 
 
 @register("iota_2x32_shape")

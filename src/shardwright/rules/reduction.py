@@ -18,7 +18,7 @@ _BODIES = ("add", "max", "min", "mul", "and", "or")
 
 
 def _reduce(op: OpShape, axes: tuple[int, ...], kind: str | None, tensors: int = 1) -> Rule:
-    """The rule of a reduction over `axes`; without a kind the axes stay whole."""
+    """The rule of a reduction over `axes`; without a kind the axes need replication."""
     dims: list[Any] = list(range(len(op.operands[0].shape)))
     kept = [d for d in dims if d not in axes]
     operands = [dims] * tensors + [[]] * (len(op.operands) - tensors)  # then initial values
@@ -65,6 +65,6 @@ def _general_reduce(op: OpShape) -> Rule:
     kind = None
     if tensors == 1 and len(body.eqns) == 1:
         (eqn,) = body.eqns
-        whole = eqn.outvars == body.outvars and set(eqn.invars) == set(body.invars)
-        kind = eqn.primitive.name if whole and eqn.primitive.name in _BODIES else None
+        alone = eqn.outvars == body.outvars and set(eqn.invars) == set(body.invars)
+        kind = eqn.primitive.name if alone and eqn.primitive.name in _BODIES else None
     return _reduce(op, tuple(op.params["dimensions"]), kind, tensors)

@@ -19,10 +19,10 @@ from shardwright.errors import ShardwrightError
 PASS = "pass"  # may be split freely, no communication
 PERMUTE = "permute"  # may be split at the price of a neighbour exchange
 REPLICATE = "replicate"  # cannot be split
-# argmax and argmin: what travels is the best (value, index) of each part, not the index alone.
+# argmax and argmin: what travels is the best (value, index) of each shard, not the index alone.
 REDUCTIONS = ("add", "max", "min", "mul", "and", "or", "argmax", "argmin")
 
-# Which part of the device does the work.
+# Which unit of the device does the work.
 MATRIX = "matrix"  # dots and convolutions
 VECTOR = "vector"  # everything that computes
 NOTHING = "nothing"  # views and moves
@@ -57,12 +57,12 @@ class OpShape(NamedTuple):
 
 
 class Halo(NamedTuple):
-    """How far the windows of an op reach over the edges of a part of its first operand."""
+    """How far the windows of an op reach over the edges of a shard of its first operand."""
 
     factor: int
     rows: int  # of the first operand along that factor
-    before: int  # rows of the part before
-    after: int  # rows of the part behind
+    before: int  # rows of the shard before
+    after: int  # rows of the shard behind
 
 
 class Expanded(NamedTuple):
@@ -91,10 +91,10 @@ class Rule:
     opaque: bool = False  # nothing is known: reported
     additive: bool = False  # the result is the sum of its linear operands, not their product
     halos: tuple[Halo, ...] = ()  # of permutation factors that are windows
-    # Factors of which every device must hold equally much: what pads a part would be seen.
+    # Factors that must divide evenly: padding would be read, written or counted.
     even: tuple[int, ...] = ()
     maps: bool = True  # a batch of it is as fast as that many: a batch of convolutions is not
-    # The operand whose sharding the op has: what a loop hands to its next round is what it got.
+    # The operand whose sharding the op keeps: a loop's carry leaves a trip as it entered it.
     leader: int | None = None
     # How exactly a dot multiplies (rules/precision.py): it decides the rate, not how dims meet.
     precision: str = "default"
@@ -103,6 +103,7 @@ class Rule:
 
     @property
     def slots(self) -> tuple[tuple[Dim, ...], ...]:
+        """The dims of the operands, then of the results."""
         return self.operands + self.results
 
     def __str__(self) -> str:
@@ -126,7 +127,7 @@ def factor_names(rule: Rule) -> dict[int, str]:
 
 
 def format_rule(rule: Rule) -> str:
-    """([i,k],[k,j])->([i,j]) {i=8,k=16,j=32} reduction={k}: Shardy's way to print it."""
+    """([i,k],[k,j])->([i,j]) {i=8,k=16,j=32} reduction={k}: as Shardy prints it."""
     order = factor_names(rule)
 
     def dim(factors: Dim) -> str:
@@ -185,15 +186,16 @@ def einsum(
     get no factor. `reduce` maps labels to reductions ("add" when only listed). A permutation
     factor has the size given in `sizes`, or the largest of its dims. `halos` maps labels of
     windows to (rows of the first operand, rows needed before, rows needed behind). `even` lists
-    labels of which no part may be padded.
+    labels that may not be padded.
     """
     known: dict[Any, int] = dict(sizes or {})
     reductions = dict(reduce) if isinstance(reduce, Mapping) else dict.fromkeys(reduce, "add")
-    moved, whole = set(permute), set(replicate)
+    moved, replicated = set(permute), set(replicate)
     index: dict[Any, int] = {}
     factor_sizes: list[int] = []
 
     def factor(label: Any, size: int) -> int:
+        """The factor with this label, made when it is first met; a second size is an error."""
         if label not in index:
             index[label] = len(factor_sizes)
             factor_sizes.append(known.get(label, size))
@@ -211,6 +213,7 @@ def einsum(
         return f
 
     def side(what: str, tensors: Sequence[TensorShape], dims: Sequence[Sequence[Any]]) -> Any:
+        """The dims of all operands, or of all results, as factors; checked against the op."""
         if len(tensors) != len(dims):
             raise ShardwrightError(
                 f"rule of {op.name!r} has {len(dims)} {what}s, the op has {len(tensors)}"
@@ -245,7 +248,7 @@ def einsum(
             kinds[f] = reductions[label]
         elif label in moved:
             kinds[f] = PERMUTE
-        elif label in whole:
+        elif label in replicated:
             kinds[f] = REPLICATE
     return Rule(
         operand_dims, result_dims, tuple(factor_sizes), tuple(kinds),
@@ -262,7 +265,7 @@ def with_work(rule: Rule, operations: float) -> Rule:
 
 
 def opaque_rule(op: OpShape) -> Rule:
-    """Nothing is known: every dim is whole and belongs to this op alone.
+    """The rule where nothing is known: every dim needs replication, and meets no other.
 
     It is taken to do one operation per element: more would be a guess.
     """

@@ -55,6 +55,7 @@ def _rev(op: OpShape) -> Rule:
 
 @register("slice")
 def _slice(op: OpShape) -> Rule:
+    """Dims that are not cut pass, one entry is a masked sum, strides are local, others permute."""
     p = op.params
     shape, kept = op.operands[0].shape, op.results[0].shape
     operand: list[Any] = []
@@ -137,27 +138,29 @@ def _tile(op: OpShape) -> Rule:
 
 @register("reshape")
 def _reshape(op: OpShape) -> Rule:
+    """Dims as their common factors, major to minor; what has none needs replication."""
     order = op.params.get("dimensions")
     shape = op.operands[0].shape
     order = tuple(range(len(shape))) if order is None else tuple(order)
-    before, after, sizes, whole = common_factors(
+    before, after, sizes, replicated = common_factors(
         [shape[d] for d in order], list(op.results[0].shape)
     )
     operand: list[Any] = [None] * len(shape)
     for d, labels in zip(order, before, strict=True):
         operand[d] = labels
     more: list[Any] = [[] for _ in op.operands[1:]]  # dynamic sizes
-    return view(op, [operand, *more], [after], sizes=sizes, replicate=whole, linear=(0,))
+    return view(op, [operand, *more], [after], sizes=sizes, replicate=replicated, linear=(0,))
 
 
 def common_factors(
     before: list[int], after: list[int]
 ) -> tuple[list[list[int]], list[list[int]], dict[int, int], list[int]]:
-    """Labels of each dim before and after a reshape, their sizes, and those that stay whole.
+    """Labels of each dim before and after a reshape, their sizes, and those that need replication.
 
     Walks both shapes from major to minor and takes the greatest common factor each time. Where
     none is left ([6, 4] -> [8, 3] shares only a leading 2) the rest, up to the next place where
-    both shapes align, has no common split: its dims get factors of their own, which stay whole.
+    both shapes align, has no common split: its dims get factors of their own, which need
+    replication.
 
     >>> common_factors([6, 4], [8, 3])
     ([[0, 1], [3]], [[0, 2], [4]], {0: 2, 1: 3, 2: 4, 3: 4, 4: 3}, [1, 2, 3, 4])
@@ -165,9 +168,9 @@ def common_factors(
     left: list[list[int]] = [[] for _ in before]
     right: list[list[int]] = [[] for _ in after]
     sizes: dict[int, int] = {}
-    whole: list[int] = []
+    replicated: list[int] = []
     if math.prod(before) == 0:
-        return [[]] * len(before), [[]] * len(after), sizes, whole
+        return [[]] * len(before), [[]] * len(after), sizes, replicated
 
     def take(dim: list[int], size: int, label: int) -> None:
         dim.append(label)
@@ -175,7 +178,7 @@ def common_factors(
 
     def alone(dim: list[int], size: int) -> None:
         if size > 1:
-            whole.append(len(sizes))
+            replicated.append(len(sizes))
             take(dim, size, len(sizes))
 
     i = j = -1
@@ -186,7 +189,7 @@ def common_factors(
         while b == 1 and j + 1 < len(after):
             j, b = j + 1, after[j + 1]
         if a == 1 and b == 1:
-            return left, right, sizes, whole
+            return left, right, sizes, replicated
         common = math.gcd(a, b)
         if common > 1:
             label = len(sizes)

@@ -1,4 +1,4 @@
-"""Sorting and cumulative ops: the dim they run along stays whole, the others pass."""
+"""Sorting and cumulative ops: the dim they run along needs replication, the others pass."""
 
 from __future__ import annotations
 

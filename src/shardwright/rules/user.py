@@ -45,7 +45,10 @@ def rule(
         return _put(name, at, lambda op: notation.apply(pattern, op, **options))
 
     def decorate(fn: Callable[[OpShape], Rule | str]) -> RuleFn:
+        """The user's function as a rule, registered under the name."""
+
         def apply(op: OpShape) -> Rule:
+            """The rule of one op; whatever the function raises or returns otherwise is an error."""
             try:
                 found = fn(op)
             except ShardwrightError:
@@ -91,6 +94,7 @@ def _placed(step: Callable[[], Any], at: str) -> Any:
 
 
 def _refuse_taken(name: str, at: str, replace: bool) -> None:
+    """Raises ShardwrightError for a primitive that takes no rule, or has one already."""
     if name in STRUCTURAL:
         raise ShardwrightError(
             f"primitive {name!r} takes no rule: {STRUCTURAL[name]}",

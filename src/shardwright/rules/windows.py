@@ -17,10 +17,10 @@ def halo(
     rows: int, windows: int, *, size: int, stride: int, pads: Sequence[int],
     dilations: Sequence[int] = (1, 1),
 ) -> tuple[int, int, int] | None:  # fmt: skip
-    """(rows, rows needed before a part, rows needed behind it), the same for every even part.
+    """(rows, rows needed before a shard, rows needed behind it), the same for all even shards.
 
-    `dilations` are those of the rows and of the window. None where parts of the rows and parts of
-    the windows do not go together: windows of one part begin at another place than of the next.
+    `dilations` are those of the rows and of the window. None where shards of the rows and shards of
+    the windows do not align: the windows of one shard begin at another offset than of the next.
 
     >>> halo(16, 16, size=3, stride=1, pads=(1, 1)), halo(16, 8, size=3, stride=2, pads=(0, 1))
     ((16, 1, 1), (16, 0, 1))
@@ -28,7 +28,7 @@ def halo(
     apart, within = dilations
     if rows * apart != windows * stride:
         return None
-    behind = (size - 1) * within - stride - pads[0]  # the last place read past the part
+    behind = (size - 1) * within - stride - pads[0]  # the last place read past the shard
     return rows, max(0, pads[0] // apart), max(0, behind // apart + 1)
 
 
@@ -87,8 +87,8 @@ def _reduce_window(op: OpShape) -> Rule:
 
 
 def _scattered(op: OpShape, operand: int, source: int) -> tuple[list[Any], list[Any], Any]:
-    """Labels of operand and source. Windows that overlap or are padded stay whole: split there,
-    XLA (jaxlib 0.10.2) adds up wrong numbers; the referee found it."""
+    """Labels of operand and source. Windows that overlap or are padded need replication: split
+    there, XLA (jaxlib 0.10.2) adds up wrong values; the referee found it."""
     before, after, kinds = _windows(op, operand, source)
     kinds.pop("halos")
     for d in kinds.pop("permute"):

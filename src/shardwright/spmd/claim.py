@@ -1,7 +1,7 @@
-"""Values claim: what the lists of the axes mean for how each layout is stored.
+"""Values claim: what the lists of the mesh axes mean for the sharding of each layout.
 
-`claim` is the definition, to be checked by hand. `Claims.place` says the same of all layouts under
-many lists at once; a property test holds the two equal (tests/spmd/test_claims.py).
+`claim` is the definition, short enough to check by hand. `Claims.place` is its vectorised form, for
+all layouts under many lists; a property test holds the two equal (tests/spmd/test_claims.py).
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from shardwright.spmd.layout import NO_BIT, WHOLE, Layout
 
 
 def claim(layout: Layout, lists: State, axis_sizes: Sequence[int]) -> Placement:
-    """First listed wins: each axis splits the atom that its first entry to find one claims."""
+    """The placement of a layout. First listed wins: each axis goes to its first entry that can."""
     placement: Placement = ()
     for entries, n in zip(lists, axis_sizes, strict=True):
-        parts = layout.parts(placement, axis_sizes)
-        able = [layout.can_split(j, parts, n) for j in range(len(layout.atoms))]
+        shards = layout.parts(placement, axis_sizes)
+        able = [layout.can_split(j, shards, n) for j in range(len(layout.atoms))]
         claimed = (claimed_atom(layout, entry, able) for entry in entries)
         placement += (next((j for j in claimed if j != WHOLE), WHOLE),)
     return placement
 
 
 def claimed_atom(layout: Layout, entry: Entry, able: Sequence[bool]) -> int:
-    """The atom of a layout that one entry claims, of those an axis is able to split, or WHOLE.
+    """The atom that one entry claims, of those that an axis is able to split, or WHOLE.
 
-    Of two atoms of one group the resolution picks; where it is indifferent, the first.
+    Of two atoms of one group the resolution picks one; where no conflict names them, the first.
     """
     if entry.scope == UPDATES and not layout.update:
         return WHOLE
@@ -39,7 +39,7 @@ def claimed_atom(layout: Layout, entry: Entry, able: Sequence[bool]) -> int:
     return min(ranked, default=(0, WHOLE))[1]
 
 
-_NEVER = 1 << 20  # the rank of a group that is not listed
+_NEVER = 1 << 20  # the rank of a group that is not listed: above that of any list's end
 
 
 class Claims:
@@ -74,7 +74,7 @@ class Claims:
         """(placements [B, S, A], local bytes [B, S]) of every layout in every state: `claim`."""
         batch, (count, _), axes = len(states), self._size.shape, len(self._axis_sizes)
         chosen = np.full((batch, count, axes), WHOLE, np.int64)
-        parts = np.ones((batch, *self._size.shape), np.int64)  # [B, S, J] devices that share it
+        shards = np.ones((batch, *self._size.shape), np.int64)  # [B, S, J] shards of each atom
         for a, n in enumerate(self._axis_sizes):
             lists = [s[a] for s in states]
             if not any(lists):
@@ -85,22 +85,22 @@ class Claims:
                 taken = chosen[:, :, earlier]
                 b, s = np.nonzero(taken != WHOLE)
                 j = taken[b, s]
-                shared = parts[b, s, j]  # 1 behind an axis of one device
-                stuck = (shared > 1) & (self._size[s, j] % (shared * n) != 0)
-                rank[b[stuck], s[stuck], j[stuck]] = _NEVER
+                held = shards[b, s, j]  # 1 after an axis of one device
+                uneven = (held > 1) & (self._size[s, j] % (held * n) != 0)
+                rank[b[uneven], s[uneven], j[uneven]] = _NEVER
             if self._compound:  # only a prefix of a compound dim can be split
-                rank[((parts < self._size)[:, :, None, :] & self._left).any(-1)] = _NEVER
+                rank[((shards < self._size)[:, :, None, :] & self._left).any(-1)] = _NEVER
             best = rank.argmin(2)  # [B, S]
             b, s = np.nonzero(np.take_along_axis(rank, best[:, :, None], 2)[:, :, 0] < _NEVER)
             j = best[b, s]
             chosen[b, s, a] = j
-            parts[b, s, j] *= n
-        return chosen, (-(-self._size // parts)).prod(2) * self._base
+            shards[b, s, j] *= n
+        return chosen, (-(-self._size // shards)).prod(2) * self._base
 
     def _ranks(self, lists: Sequence[AxisList]) -> np.ndarray:
-        """[B, S, J] the place of each atom's group in each list of one axis; the first claims.
+        """[B, S, J] twice the position of each atom's group in each list of one axis; least claims.
 
-        Places are even, so that a resolution can put one side of a conflict behind the other.
+        Ranks are even, so that adding 1 puts one side of a conflict behind the other.
         """
         width, longest = self._groups + 1, max(map(len, lists))
         every = [_NEVER] * (len(lists) * width)

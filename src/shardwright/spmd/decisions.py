@@ -23,13 +23,13 @@ class Entry(NamedTuple):
 
 AxisList = tuple[Entry, ...]
 State = tuple[AxisList, ...]  # one list per mesh axis, in mesh order
-Placement = tuple[int, ...]  # [axes] the atom that each mesh axis splits, or WHOLE (layout.py)
+Placement = tuple[int, ...]  # [axes] the atom that each mesh axis splits, or WHOLE: layout.py
 
 
 class Decisions(NamedTuple):
     """All that is decided about a program on a mesh: what every later stage works from.
 
-    The lists say how each layout is stored; an override stores one layout in another way.
+    The lists give each layout its placement; an override gives one layout another.
     """
 
     lists: State
@@ -52,7 +52,7 @@ def decide_all(states: Iterable[State], overrides: Mapping[int, Placement]) -> l
 
 
 def empty(axes: int) -> State:
-    """Nothing is split."""
+    """The state in which everything is replicated."""
     return ((),) * axes
 
 

@@ -1,8 +1,9 @@
 """Ops follow: given how its operands and results are stored, how an op is computed.
 
-Each axis goes to one of the op's atoms that a stored operand or result already gives it, or to
-none: whichever is cheapest in compute plus data movement. Given the values, ops are
-independent, so this choice is exact; the caller memoises it per class.
+Each axis splits one of the op's atoms that a stored operand or result already splits over it, or
+none: whichever is cheapest in compute plus data movement. Given the placements of its operands and
+results, the choice for one op does not depend on other ops, so it is exact; the caller memoises it
+per class.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from shardwright.spmd.moves import (
     PERMUTE,
     SLICE,
     Move,
-    best_of_parts,
+    gather_and_pick,
     gathers_minor,
     reductions,
     reshard,
@@ -48,32 +49,32 @@ class Prices(Protocol):
 
 
 class Route(NamedTuple):
-    """The way of one layout from one placement to another."""
+    """The moves of one layout from one placement to another, and their seconds."""
 
     moves: list[Move]
     seconds: float
-    reordered: bool = False  # parts are put together in another order than they are kept in
+    reordered: bool = False  # shards are gathered in another order than that of the result's dims
 
     @property
     def travels(self) -> bool:
-        """Whether it is sent: what is only sliced, elementwise work takes as it is."""
+        """Whether anything crosses links; a local slice fuses into elementwise work."""
         return any(m.kind != SLICE for m in self.moves)
 
 
 class Routes:
-    """Routes and local sizes, each worked out once."""
+    """Routes and local sizes, memoised by geometry and placements."""
 
     def __init__(
         self, axis_sizes: tuple[int, ...], move_s: Callable[[Move], float], *,
         scatters_at_once: bool, gathers_major: bool,
     ) -> None:  # fmt: skip
         self._axis_sizes, self._move_s, self._gathers_major = axis_sizes, move_s, gathers_major
-        self._scatters_at_once = scatters_at_once  # over several axes in one collective
+        self._scatters_at_once = scatters_at_once  # one reduce-scatter over several axes
         self._known: dict[object, Route] = {}
         self._bytes: dict[tuple[int, Placement], int] = {}
 
     def bytes(self, slot: Slot, placement: Placement) -> int:
-        """Bytes of one device's part of a slot."""
+        """Bytes of one device's shard of a slot."""
         key = (slot.geometry, placement)
         size = self._bytes.get(key)
         if size is None:
@@ -81,7 +82,7 @@ class Routes:
         return size
 
     def reshard(self, slot: Slot, have: Placement, need: Placement) -> Route:
-        """From stored to needed."""
+        """The route of an operand, or of a complete result, between two placements."""
         if have == need:
             return _NOWHERE
         key = (slot.geometry, have, need)
@@ -95,17 +96,19 @@ class Routes:
             route = self._known[key] = Route(moves, seconds, twice)
         return route
 
-    def reduce(self, op: OpClass, slot: Slot, way: _Way, made: Placement, want: Placement) -> Route:
-        """From partial results to stored."""
+    def reduce(
+        self, op: OpClass, slot: Slot, one: _Candidate, made: Placement, want: Placement
+    ) -> Route:
+        """The cheapest route of an op's partial results to where their sum is stored."""
         picks = op.operands[0].layout.itemsize if op.picks else 0
-        key = (slot.geometry, made, way.rounds, want, picks, op.at_once)
+        key = (slot.geometry, made, one.sum_axes, want, picks, op.at_once)
         route = self._known.get(key)
         if route is None:
-            given = (slot.layout, made, way.rounds, want, self._axis_sizes)
-            ways = [best_of_parts(*given, picks)] if picks else reductions(
+            given = (slot.layout, made, one.sum_axes, want, self._axis_sizes)
+            orders = [gather_and_pick(*given, picks)] if picks else reductions(
                 *given, at_once=self._scatters_at_once, written_out=op.at_once
             )  # fmt: skip
-            routes = [Route(moves, sum(self._move_s(m) for m in moves)) for moves in ways]
+            routes = [Route(moves, sum(self._move_s(m) for m in moves)) for moves in orders]
             route = self._known[key] = min(routes, key=lambda one: one.seconds)
         return route
 
@@ -132,17 +135,18 @@ class Choice(NamedTuple):
 
     @property
     def total_s(self) -> float:
+        """Seconds of compute and of all moves, once."""
         return self.compute_s + sum(self.operand_s) + sum(self.result_s) + self.exchange_s
 
 
-class _Way(NamedTuple):
-    """One way to compute an op class: everything that does not depend on how slots are stored."""
+class _Candidate(NamedTuple):
+    """An op class computed with these claims: all that does not depend on how slots are stored."""
 
     claims: Placement
     needs: tuple[Placement, ...]
     produced: tuple[Placement, ...]
     partial: tuple[int, ...]
-    rounds: tuple[tuple[int, ...], ...]
+    sum_axes: tuple[tuple[int, ...], ...]  # of each reduction, one after the other
     slot_bytes: list[int]
     exchanges: list[Move]
     compute_s: float
@@ -150,24 +154,24 @@ class _Way(NamedTuple):
 
 
 def choose(op: OpClass, stored: Sequence[Placement], prices: Prices) -> Choice:
-    """The cheapest way to compute `op` when its slots are stored like this; ties keep order."""
+    """The cheapest computation of `op` when its slots are stored like this; ties: the first."""
     if op.rule.leader is not None:
-        way = _way(op, _claimed(op.slots[op.rule.leader], stored[op.rule.leader]), prices)
-        if way is not None:
-            return _choice(op, way, stored, prices)
+        led = _candidate(op, _claimed(op.slots[op.rule.leader], stored[op.rule.leader]), prices)
+        if led is not None:
+            return _choice(op, led, stored, prices)
     options = _options(op, stored, prices.axis_sizes)
     first = tuple([o[0] if o else WHOLE for o in options])
     if max(map(len, options)) <= 1 and all([a == WHOLE or op.kinds[a] == PASS for a in first]):  # noqa: C419
-        way = _way(op, first, prices)
-        if way is not None and [*way.needs, *way.produced] == list(stored):
-            return _choice(op, way, stored, prices)  # everything is where it is needed
+        still = _candidate(op, first, prices)
+        if still is not None and [*still.needs, *still.produced] == list(stored):
+            return _choice(op, still, stored, prices)  # nothing moves: nothing is cheaper
     best, best_s = None, float("inf")
-    for way in _ways(op, options, prices):
-        if way.compute_s < best_s:
-            seconds = _seconds(op, way, stored, prices, best_s)
-            if seconds < best_s - 1e-15:
-                best, best_s = way, seconds
-    assert best is not None  # splitting nothing is always possible
+    for one in _candidates(op, options, prices):
+        if one.compute_s < best_s:
+            seconds = _seconds(op, one, stored, prices, best_s)
+            if seconds < best_s - 1e-15:  # a femtosecond: what is less apart is a tie
+                best, best_s = one, seconds
+    assert best is not None  # an op can always be computed replicated
     return _choice(op, best, stored, prices)
 
 
@@ -177,19 +181,21 @@ def _claimed(slot: Slot, placement: Placement) -> Placement:
 
 
 def _seconds(
-    op: OpClass, way: _Way, stored: Sequence[Placement], prices: Prices, enough: float
+    op: OpClass, one: _Candidate, stored: Sequence[Placement], prices: Prices, enough: float
 ) -> float:
-    """Seconds of one way, or anything above `enough` once it is clear that it costs more."""
-    routes, total = prices.routes, way.compute_s + way.exchange_s
-    for slot, have, need in zip(op.operands, stored, way.needs):  # noqa: B905
+    """Seconds of a candidate; some number above `enough` as soon as it is known to cost more."""
+    routes, total = prices.routes, one.compute_s + one.exchange_s
+    for slot, have, need in zip(op.operands, stored, one.needs):  # noqa: B905
         if have != need:
             total += routes.reshard(slot, have, need).seconds
             if total > enough:
                 return total
-    for slot, made, want in zip(op.results, way.produced, stored[len(op.operands) :], strict=True):
-        if way.partial:
-            once = op.rounds if made == want else 1  # what is scattered cannot wait for the end
-            total += routes.reduce(op, slot, way, made, want).seconds / once
+    for slot, made, want in zip(op.results, one.produced, stored[len(op.operands) :], strict=True):
+        if one.partial:
+            # Amortised over the loop's trips only if it can be reduced after the loop: a sum that
+            # is scattered, or moved to another placement, is reduced in every trip.
+            trips = op.trips if made == want else 1
+            total += routes.reduce(op, slot, one, made, want).seconds / trips
         elif made != want:
             total += routes.reshard(slot, made, want).seconds
     return total
@@ -200,7 +206,8 @@ def _options(
 ) -> list[list[int]]:
     """For each axis the op atoms that some slot gives it, in the order of the slots.
 
-    A dim that is cut, joined or turned around cannot stay split: then another may take its axis.
+    A dim that the op slices, concatenates or reverses cannot stay split: its axis may then split
+    another dim while the op runs (`OpClass.detours`).
     """
     options: list[list[int]] = [[] for _ in axis_sizes]
     for slot, placement in zip(op.slots, stored, strict=True):
@@ -219,6 +226,7 @@ def _options(
 
 
 def _needed(slot: Slot, claims: Placement) -> Placement:
+    """The placement of a slot when the op is computed with these claims, memoised."""
     known = slot.needed.get(claims)
     if known is None:
         known = slot.needed[claims] = tuple(
@@ -228,22 +236,22 @@ def _needed(slot: Slot, claims: Placement) -> Placement:
 
 
 def _possible(op: OpClass, claims: Sequence[int], axis_sizes: Sequence[int]) -> bool:
-    """Whether the atoms divide and only prefixes of compound dims are split."""
-    parts = [1] * len(op.sizes)
+    """Whether the op can be split so: atoms divide; of a compound dim only a prefix is split."""
+    shards = [1] * len(op.sizes)
     for n, c in zip(axis_sizes, claims, strict=True):
         if c != WHOLE:
-            if not can_divide(op.sizes[c], parts[c], n, pads=op.pads[c]):
+            if not can_divide(op.sizes[c], shards[c], n, pads=op.pads[c]):
                 return False
-            parts[c] *= n
+            shards[c] *= n
     claimed = set(claims)
     for slot in op.slots:
         atoms = slot.layout.atoms
         for j, k in enumerate(slot.to_op):
             if k in claimed and k != NO_ATOM:
                 for i in slot.to_op[j - atoms[j].place : j]:
-                    if parts[i] < op.sizes[i]:
+                    if shards[i] < op.sizes[i]:
                         return False
-    for halo in op.rule.halos:  # parts are even, and no window reaches further than the next one
+    for halo in op.rule.halos:  # shards are even, and a window reaches no further than the next one
         shares = prod(axis_sizes[a] for a in split_by(op, claims, halo.factor))
         if shares > 1 and (
             op.rule.sizes[halo.factor] % shares
@@ -263,28 +271,30 @@ def local_sizes(
     sizes: Sequence[int], claims: Sequence[int], axis_sizes: Sequence[int]
 ) -> list[int]:
     """[atoms] what one device holds of each when the axes split these."""
-    parts = [1] * len(sizes)
+    shards = [1] * len(sizes)
     for n, c in zip(axis_sizes, claims, strict=True):
         if c != WHOLE:
-            parts[c] *= n
-    return [local_size(size, p) for size, p in zip(sizes, parts, strict=True)]
+            shards[c] *= n
+    return [local_size(size, p) for size, p in zip(sizes, shards, strict=True)]
 
 
-def _ways(op: OpClass, options: list[list[int]], prices: Prices) -> list[_Way]:
-    """All ways that give each axis to one of its options or to none, worked out once."""
+def _candidates(op: OpClass, options: list[list[int]], prices: Prices) -> list[_Candidate]:
+    """Every possible candidate whose axes split one of their options or nothing; memoised."""
     key = tuple([tuple(o) for o in options])
-    known = op.ways_with.get(key)
+    known = op.candidate_lists.get(key)
     if known is None:
-        every = [_way(op, claims, prices) for claims in product(*[[*o, WHOLE] for o in options])]
-        known = op.ways_with[key] = [way for way in every if way is not None]
+        every = [
+            _candidate(op, claims, prices) for claims in product(*[[*o, WHOLE] for o in options])
+        ]
+        known = op.candidate_lists[key] = [one for one in every if one is not None]
     return known
 
 
-def _way(op: OpClass, claims: Placement, prices: Prices) -> _Way | None:
-    """The way with these claims, worked out once; None when it is not possible."""
-    if claims in op.ways:
-        return op.ways[claims]
-    way = None
+def _candidate(op: OpClass, claims: Placement, prices: Prices) -> _Candidate | None:
+    """The candidate with these claims, memoised; None when the op cannot be split so."""
+    if claims in op.candidates:
+        return op.candidates[claims]
+    one = None
     if _possible(op, claims, prices.axis_sizes):
         needs = tuple([_needed(slot, claims) for slot in op.operands])
         produced = tuple([_needed(slot, claims) for slot in op.results])
@@ -298,54 +308,55 @@ def _way(op: OpClass, claims: Placement, prices: Prices) -> _Way | None:
         ]
         local = local_sizes(op.sizes, claims, prices.axis_sizes)
         exchanges = _exchanges(op, claims, slot_bytes, prices.axis_sizes)
-        way = _Way(
+        one = _Candidate(
             claims, needs, produced, partial,
-            _rounds(op, claims, partial) if partial else (), slot_bytes, exchanges,
+            _sum_axes(op, claims, partial) if partial else (), slot_bytes, exchanges,
             prices.compute_s(op, local, slot_bytes), sum(prices.move_s(m) for m in exchanges),
         )  # fmt: skip
-    op.ways[claims] = way
-    return way
+    op.candidates[claims] = one
+    return one
 
 
-def _choice(op: OpClass, way: _Way, stored: Sequence[Placement], prices: Prices) -> Choice:
-    """The chosen way with its movements."""
+def _choice(op: OpClass, one: _Candidate, stored: Sequence[Placement], prices: Prices) -> Choice:
+    """The chosen candidate with its movements."""
     count, routes = len(op.operands), prices.routes
-    into = [routes.reshard(s, have, need) for s, have, need in zip(op.operands, stored, way.needs)]  # noqa: B905
-    results = list(zip(op.results, way.produced, stored[count:], strict=True))
-    if way.partial:
-        out = [routes.reduce(op, s, way, made, want) for s, made, want in results]
+    into = [routes.reshard(s, have, need) for s, have, need in zip(op.operands, stored, one.needs)]  # noqa: B905
+    results = list(zip(op.results, one.produced, stored[count:], strict=True))
+    if one.partial:
+        out = [routes.reduce(op, s, one, made, want) for s, made, want in results]
     else:
         out = [routes.reshard(s, made, want) for s, made, want in results]
-    copied = prices.copied_bytes(op, way.slot_bytes)
-    for i, (size, route) in enumerate(zip(way.slot_bytes, (*into, *out), strict=True)):
+    copied = prices.copied_bytes(op, one.slot_bytes)
+    for i, (size, route) in enumerate(zip(one.slot_bytes, (*into, *out), strict=True)):
         if route.travels or (route.moves and not op.rule.fusible):
             copied[i] += sum(map(prices.buffer_bytes, _copies(size, route)))
-    temp = prices.scratch_bytes(op, way.slot_bytes) + sum(copied)
-    if way.exchanges:  # rows of the neighbours, and the operand with them
-        rows = [move.bytes for move in way.exchanges]
-        temp += sum(map(prices.buffer_bytes, [*rows, way.slot_bytes[0] + sum(rows)]))
+    temp = prices.scratch_bytes(op, one.slot_bytes) + sum(copied)
+    if one.exchanges:  # rows of the neighbours, and the operand with them
+        rows = [move.bytes for move in one.exchanges]
+        temp += sum(map(prices.buffer_bytes, [*rows, one.slot_bytes[0] + sum(rows)]))
     return Choice(
-        way.claims, way.needs, way.produced, way.partial,
-        tuple([r.moves for r in into]), way.exchanges, tuple([r.moves for r in out]),
-        way.compute_s, tuple([r.seconds for r in into]), tuple([r.seconds for r in out]),
-        way.exchange_s, temp, tuple(copied[:count]),
+        one.claims, one.needs, one.produced, one.partial,
+        tuple([r.moves for r in into]), one.exchanges, tuple([r.moves for r in out]),
+        one.compute_s, tuple([r.seconds for r in into]), tuple([r.seconds for r in out]),
+        one.exchange_s, temp, tuple(copied[:count]),
     )  # fmt: skip
 
 
 def _copies(size: int, route: Route) -> list[int]:
-    """[bytes] of a slot as the op has it, or of what is gathered on the way and split again.
+    """[bytes] of the buffers of a moved slot: the largest that its route makes.
 
-    What is put together in another order than it is kept in exists once more.
+    That is the slot as the op has it, or what is gathered and split again in between. Shards that
+    are gathered in another order than that of the dims need a second buffer for the transpose.
     """
     gathered = [m.bytes for m in route.moves if m.kind in (ALL_GATHER, ALL_TO_ALL)]
     on_the_way = [m.bytes for m in route.moves[:-1] if m.kind == ALL_GATHER]
     return [max([size, *on_the_way]), *([max(gathered)] if route.reordered else [])]
 
 
-def _rounds(
+def _sum_axes(
     op: OpClass, claims: Placement, partial: tuple[int, ...]
 ) -> tuple[tuple[int, ...], ...]:
-    """The axes of each reduction, one after the other."""
+    """The axes of each reduction of partial results, one reduction after the other."""
     if op.at_once or len(partial) <= 1:
         return (partial,)
     by_atom: dict[int, list[int]] = {}
@@ -357,7 +368,7 @@ def _rounds(
 def _exchanges(
     op: OpClass, claims: Placement, slot_bytes: Sequence[int], axis_sizes: Sequence[int]
 ) -> list[Move]:
-    """Windows need rows of the first operand from both sides, of each dim in turn."""
+    """The halo exchanges of an op: rows of its first operand from both neighbours, dim by dim."""
     moves: list[Move] = []
     size = slot_bytes[0] if op.rule.halos else 0
     for halo in op.rule.halos:

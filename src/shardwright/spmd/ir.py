@@ -38,7 +38,7 @@ class Cause:
     """Why data moves; report/causes.py says it in words.
 
     - operand: an op needs a value in another sharding than it is stored in;
-    - halo: an op reaches over the split of its operand;
+    - halo: an op needs rows of its operand that neighbours hold;
     - partial: an op gives partial sums, which are reduced;
     - sum: the partial sums of several ops are added, then reduced once;
     - scan: partial sums are added over all trips of a scan, then reduced once;
@@ -98,9 +98,11 @@ class Ir:
 
     @property
     def collectives(self) -> list[Collective]:
+        """The collectives of all rows, in program order."""
         return [c for row in self.rows for c in row.collectives]
 
     def totals(self) -> Totals:
+        """What the collectives take together, by kind and axes."""
         return totals(self.collectives)
 
     def __str__(self) -> str:
@@ -138,7 +140,7 @@ def format_row(row: Row) -> str:
 
 
 class Partitioned(NamedTuple):
-    """A program in one state: how layouts are stored and how op classes are computed."""
+    """A program in one state: the placement of each layout and the choice of each op class."""
 
     program: Program
     layouts: Layouts
@@ -189,12 +191,12 @@ def atom_names(op_class: OpClass) -> list[str]:
     """[op atoms] The letter that the printed rule gives to each atom's factor.
 
     Where a reshape elsewhere in the program cuts a factor into several atoms, `i.0` is the major
-    part of `i`, `i.1` the next: [B*S] after [B,S] is one factor of an op, and two atoms.
+    one of `i`, `i.1` the next: [B*S] after [B,S] is one factor of an op, and two atoms.
     """
-    letters, parts, seen = factor_names(op_class.rule), Counter(op_class.factors), Counter[int]()
+    letters, atoms, seen = factor_names(op_class.rule), Counter(op_class.factors), Counter[int]()
     out = []
     for f in op_class.factors:
-        out.append(f"{letters[f]}.{seen[f]}" if parts[f] > 1 else letters[f])
+        out.append(f"{letters[f]}.{seen[f]}" if atoms[f] > 1 else letters[f])
         seen[f] += 1
     return out
 
@@ -254,15 +256,15 @@ def find_collectives(given: Partitioned) -> list[Collective]:
 
 
 def reduction_of(given: Partitioned, one: Sum) -> Reduction | None:
-    """How a sum is reduced, or None when its parts are reduced before they are added."""
+    """How a sum is reduced, or None when its terms are reduced before they are added."""
     classes = [int(given.classes.of_op[leaf.op]) for leaf in one.leaves]
-    parts = [
+    terms = [
         (given.classes.table[c], given.choices[c], leaf.order)
         for c, leaf in zip(classes, one.leaves, strict=True)
     ]
     past = [given.choices[int(given.classes.of_op[i])] for i in one.hoisted_past(given.program)]
     layout = given.layouts.table[int(given.layouts.of_value[one.value])]
-    return reduced_once(parts, past, layout.itemsize, given.prices)
+    return reduced_once(terms, past, layout.itemsize, given.prices)
 
 
 class _Adder(NamedTuple):
@@ -290,11 +292,11 @@ def local_shape(
 ) -> str:
     """f32[8/4,16]: the global shape, with what each dim is divided by."""
     v = program.values[value]
-    parts = [1] * len(v.shape)
+    shards = [1] * len(v.shape)
     for axis, j in enumerate(placement):
         if j != WHOLE:
-            parts[layout.atoms[j].dim] *= axis_sizes[axis]
-    dims = ",".join(f"{n}/{p}" if p > 1 else str(n) for n, p in zip(v.shape, parts, strict=True))
+            shards[layout.atoms[j].dim] *= axis_sizes[axis]
+    dims = ",".join(f"{n}/{p}" if p > 1 else str(n) for n, p in zip(v.shape, shards, strict=True))
     return format_type(v.type).split("[")[0] + f"[{dims}]"
 
 

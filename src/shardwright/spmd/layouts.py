@@ -1,4 +1,4 @@
-"""Values with equal dims fold into layouts: all values of a layout are stored alike."""
+"""Values that are alike fold into layouts: all values of a layout have one sharding."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shardwright.spmd.claim import Claims
 from shardwright.spmd.decisions import Placement, State
 from shardwright.spmd.layout import NO_BIT, WHOLE, Atom, Layout
 
-MOST_BITS = 30  # that a resolution tells apart; conflicts behind them share the last
+MOST_BITS = 30  # of a resolution: fits an int32; any further conflict sets share the last bit
 
 
 class Layouts:
@@ -57,7 +57,7 @@ def _fold(
                 for i, (dim, place) in enumerate(conflict.places):
                     decided[conflict.owner, dim, place] = (bit, (i & 1) ^ flip)
     border = {*program.inputs, *program.consts, *program.outputs}
-    update, numbers = find_updates(program), program.numbers()
+    update, constants = find_updates(program), program.numbers()
     start = np.searchsorted(names.owner, np.arange(len(program.values) + 1))
     dims, places = names.dim.tolist(), names.place.tolist()
     sizes = analysis.color_table.atom_size[names.atom].tolist()
@@ -67,11 +67,11 @@ def _fold(
     of_value = np.zeros(len(program.values), np.int64)
     for v in program.values:
         low, high = int(start[v.index]), int(start[v.index + 1])
-        edge, late = v.index in border, update[v.index]
-        baked_in = v.op == NO_OP and v.path is None
-        from_numbers = numbers[v.index]
+        at_border, is_update = v.index in border, update[v.index]
+        literal_array = v.op == NO_OP and v.path is None
+        constant = constants[v.index]
         key: tuple[object, ...] = (
-            id(v.type), edge, late, baked_in, from_numbers, pinned.get(v.index),
+            id(v.type), at_border, is_update, literal_array, constant, pinned.get(v.index),
             *groups[low:high], *sizes[low:high],
             *[decided.get((v.index, dims[r], places[r])) for r in range(low, high)],
         )  # fmt: skip
@@ -85,10 +85,12 @@ def _fold(
                 for r in range(low, high)
             )  # fmt: skip
             units = 0 if 0 in v.type.shape else 1
-            layout = Layout(atoms, itemsize(v.type.dtype), units, edge, late, made_up=from_numbers)
+            layout = Layout(
+                atoms, itemsize(v.type.dtype), units, at_border, is_update, made_up=constant
+            )
             if v.index in pinned:
                 layout = layout._replace(pinned=_pinned(layout, axes, pinned[v.index]))
-            elif baked_in:  # an array in the program text is on every device whole
+            elif literal_array:  # an array in the program text is replicated
                 layout = layout._replace(pinned=(WHOLE,) * axes)
             known = cache[key] = index.setdefault(layout, len(index))
         of_value[v.index] = known
@@ -107,14 +109,14 @@ def _pinned(layout: Layout, axes: int, dims: Sequence[Sequence[int]]) -> Placeme
 
 
 def find_updates(program: Program) -> list[bool]:
-    """For each value, whether it never feeds a contraction: gradients, moments, new weights.
+    """[values] whether each never feeds a contraction: gradients, moments, new weights.
 
-    A result that takes the place of a donated input is stored as that input is; a loop stores
-    what it hands on as what it got, in its condition and after its last round too.
+    A result that takes the place of a donated input has that input's sharding; a loop's carry has
+    one sharding before, inside and after the loop, and in its condition.
     """
     feeds = [False] * (len(program.values) + 1)  # the last entry stands for literals
     before: list[bool] = []
-    while feeds != before:  # what a loop hands to its next round comes back to its first op
+    while feeds != before:  # a carry that feeds the next trip feeds its first op
         before = list(feeds)
         for op in reversed(program.ops):
             read = op.operands if op.tie in CARRIES else ()

@@ -16,15 +16,16 @@ PERMUTE = "collective-permute"
 
 
 class Move(NamedTuple):
-    """One step of data on its way: a collective (or a free local slice)."""
+    """One collective, or a free local slice, and the placement after it."""
 
     kind: str
     axes: tuple[int, ...]  # mesh axes, in mesh order
     bytes: int  # the larger side on one device
-    after: Placement  # between two scatters of one sum: of its size, and no sharding
+    after: Placement  # between two reduce-scatters of one sum it gives the size, not the sharding
 
 
 def _put(placement: Placement, axes: Sequence[int], atom: int) -> Placement:
+    """The placement in which these axes split this atom."""
     out = list(placement)
     for a in axes:
         out[a] = atom
@@ -36,13 +37,14 @@ def reshard(
 ) -> list[Move]:
     """The moves from `stored` to `needed`: slices first, then all-to-alls, then all-gathers.
 
-    An axis on the major side of a split dim cannot leave alone: what stays on the minor side
-    would no longer be contiguous. Then the whole dim is gathered and sliced again. One that
-    arrives there leaves the parts in another order: they are exchanged once more.
+    Several axes on one dim are sub-axes, major to minor, and a shard is contiguous. An axis on the
+    major side cannot leave alone: the remainder would not be contiguous, so XLA gathers the whole
+    dim and slices it again. An axis that arrives on the major side of others leaves the shards on
+    the wrong devices: a collective-permute brings them into order.
     """
     if stored == needed:
         return []
-    if layout.made_up:  # made where it is needed
+    if layout.made_up:  # rematerialised per shard, never moved
         moved = tuple(a for a in range(len(stored)) if stored[a] != needed[a])
         return [Move(SLICE, moved, layout.local_bytes(needed, axis_sizes), needed)]
     axes = range(len(stored))
@@ -75,7 +77,7 @@ def reshard(
 def _possible(
     layout: Layout, at: Placement, moves: Sequence[Move], axis_sizes: Sequence[int]
 ) -> bool:
-    """Whether each move leaves behind what is contiguous and has a sharding in JAX."""
+    """Whether shards are contiguous after each move, and JAX has a sharding for them."""
     for move in moves:
         after = move.after
         left = [a for a in range(len(at)) if at[a] != WHOLE and after[a] != at[a]]
@@ -89,7 +91,7 @@ def _swap(
     layout: Layout, at: Placement, axes: Sequence[int], needed: Placement,
     axis_sizes: Sequence[int],
 ) -> list[Move]:  # fmt: skip
-    """All-to-alls, one for each pair of atoms."""
+    """The all-to-alls, one for each pair of atoms, and permutes where sub-axes are out of order."""
     pairs: dict[tuple[int, int], list[int]] = {}
     for a in axes:
         pairs.setdefault((at[a], needed[a]), []).append(a)
@@ -109,14 +111,14 @@ def _gather(
     layout: Layout, at: Placement, axes: Sequence[int], needed: Placement,
     axis_sizes: Sequence[int],
 ) -> list[Move]:  # fmt: skip
-    """All-gathers, one for each dim."""
+    """The all-gathers, one for each dim."""
     dims: dict[int, list[int]] = {}
     for a in axes:
         dims.setdefault(layout.atoms[at[a]].dim, []).append(a)
     moves: list[Move] = []
     for together in dims.values():
-        parts = math.prod(axis_sizes[a] for a in together)
-        size = layout.local_bytes(at, axis_sizes) * parts  # the padding of uneven parts included
+        shards = math.prod(axis_sizes[a] for a in together)
+        size = layout.local_bytes(at, axis_sizes) * shards  # with the padding of uneven shards
         at = _put(at, together, WHOLE)
         moves.append(Move(ALL_GATHER, tuple(together), size, at))
     return moves
@@ -126,7 +128,7 @@ def _slice(
     layout: Layout, at: Placement, axes: Sequence[int], needed: Placement,
     axis_sizes: Sequence[int],
 ) -> list[Move]:  # fmt: skip
-    """The axes split what is whole: free, unless the parts are then held in another order."""
+    """The slice that lets these axes split what they replicate: free if sub-axes stay in order."""
     if not axes:
         return []
     after, crossed = at, set[int]()
@@ -140,7 +142,7 @@ def _slice(
 
 
 def _minor(layout: Layout, at: Placement, axes: Sequence[int], atom: int) -> list[int]:
-    """Axes that stay on the minor side of where these arrive."""
+    """The axes of the atom's dim that are minor to these once these split the atom."""
     to = layout.atoms[atom]
     return [
         b for b in range(len(at))
@@ -150,18 +152,22 @@ def _minor(layout: Layout, at: Placement, axes: Sequence[int], atom: int) -> lis
 
 
 def _splits(layout: Layout, placement: Placement, axis_sizes: Sequence[int]) -> bool:
-    """Whether JAX has a sharding for it: as stored inside a program, where parts may be uneven."""
+    """Whether JAX has a sharding for it inside a program, where shards may be uneven."""
     return layout._replace(border=False).can_store(placement, axis_sizes)
 
 
 def _evenly(layout: Layout, placement: Placement, axis_sizes: Sequence[int]) -> bool:
-    """Whether all parts are of one size: only such a sum can be scattered in one collective."""
-    parts = layout.parts(placement, axis_sizes)
-    return all(a.size % p == 0 for a, p in zip(layout.atoms, parts, strict=True))
+    """Whether all shards are of one size: a reduce-scatter needs that."""
+    shards = layout.parts(placement, axis_sizes)
+    return all(a.size % p == 0 for a, p in zip(layout.atoms, shards, strict=True))
 
 
 def _stuck(layout: Layout, at: Placement, leaving: Sequence[int]) -> set[int]:
-    """Axes that must be gathered because an axis on their major side leaves the same dim."""
+    """The axes that must be gathered, for the sub-axis order of a dim that some axes leave.
+
+    What remains of a dim is contiguous only if the axes that leave it are its minor ones. Where one
+    stays on the minor side of one that leaves, both are gathered: the result has such pairs.
+    """
     out: set[int] = set()
     for a in leaving:
         atom = layout.atoms[at[a]]
@@ -176,31 +182,35 @@ def _stuck(layout: Layout, at: Placement, leaving: Sequence[int]) -> set[int]:
 def gathers_minor(
     layout: Layout, at: Placement, moves: Sequence[Move], axis_sizes: Sequence[int]
 ) -> bool:
-    """Whether parts are exchanged, gathered along another dim than the major one, or padded."""
+    """Whether shards arrive in another order than the result's, which costs one more copy.
+
+    So they do after an all-to-all, and after an all-gather along a dim that is not the major one of
+    the shard, or that is padded.
+    """
     for move in moves:
         if move.kind == ALL_TO_ALL:
             return True
         if move.kind == ALL_GATHER:
-            parts = layout.parts(at, axis_sizes)
+            shards = layout.parts(at, axis_sizes)
             dim = layout.atoms[at[move.axes[0]]].dim
-            for a, p in zip(layout.atoms, parts, strict=True):
+            for a, p in zip(layout.atoms, shards, strict=True):
                 if (a.dim < dim and a.size > p) or (a.dim == dim and a.size % p):
                     return True
         at = move.after
     return False
 
 
-def best_of_parts(
-    layout: Layout, produced: Placement, rounds: Sequence[tuple[int, ...]], stored: Placement,
+def gather_and_pick(
+    layout: Layout, produced: Placement, sum_axes: Sequence[tuple[int, ...]], stored: Placement,
     axis_sizes: Sequence[int], itemsize: int,
 ) -> list[Move]:  # fmt: skip
-    """The moves that turn the best index of each part, placed as `produced`, into `stored`.
+    """The moves that turn each shard's argmax (or argmin), placed as `produced`, into `stored`.
 
-    Compilers gather the values (elements of `itemsize` bytes) and the indices of all parts.
+    Compilers gather the best values (elements of `itemsize` bytes) and the indices of all shards.
     """
     moves: list[Move] = []
     local = layout.local_bytes(produced, axis_sizes)
-    for axes in rounds:
+    for axes in sum_axes:
         size = local * math.prod(axis_sizes[a] for a in axes)
         values = size * itemsize // layout.itemsize
         moves += [Move(ALL_GATHER, axes, n, produced) for n in (values, size)]
@@ -208,53 +218,53 @@ def best_of_parts(
 
 
 def reductions(
-    layout: Layout, produced: Placement, rounds: Sequence[tuple[int, ...]], stored: Placement,
+    layout: Layout, produced: Placement, sum_axes: Sequence[tuple[int, ...]], stored: Placement,
     axis_sizes: Sequence[int], *, at_once: bool, written_out: bool,
 ) -> list[list[Move]]:  # fmt: skip
     """The moves that turn partial results, placed as `produced`, into `stored`, in each order.
 
-    `rounds` are the axes of one reduction after the other. Over the axes of the last one that are
-    to split the result anyway its sum is scattered: `at_once` in one collective for each dim,
-    otherwise over one axis after the other; over the others the parts are reduced. A sum that is
-    not `written_out`, and for which one collective is not enough, is reduced as a whole and
-    sliced, which is what compilers do.
+    `sum_axes` are the axes of one reduction after the other. In the last one, axes that split the
+    stored sum reduce-scatter it: `at_once` with one collective for each dim, otherwise one axis
+    after the other. The axes that replicate it all-reduce the shards. A compiler does this by
+    itself only where one collective is enough; otherwise it all-reduces and slices, unless lowering
+    makes the sum explicit (`written_out`).
     """
     size = layout.local_bytes(produced, axis_sizes)
-    early = [Move(ALL_REDUCE, axes, size, produced) for axes in rounds[:-1]]
-    last = rounds[-1]
-    kept = [a for a in last if stored[a] != WHOLE]
+    early = [Move(ALL_REDUCE, axes, size, produced) for axes in sum_axes[:-1]]
+    last = sum_axes[-1]
+    split = [a for a in last if stored[a] != WHOLE]
     others = tuple([a for a in last if stored[a] == WHOLE])
-    if kept:
+    if split:
         turns: dict[int, list[int]] = {}
-        for a in kept:
+        for a in split:
             turns.setdefault(layout.atoms[stored[a]].dim if at_once else a, []).append(a)
         scattered = produced
-        for a in kept:
+        for a in split:
             scattered = _put(scattered, [a], stored[a])
         if (
             (written_out or (len(turns) == 1 and not others))
             and _evenly(layout, scattered, axis_sizes)
             and (scattered == stored or _splits(layout, scattered, axis_sizes))
         ):
-            part = layout.local_bytes(scattered, axis_sizes)
-            late = [Move(ALL_REDUCE, others, part, scattered)] if others else []
+            size = layout.local_bytes(scattered, axis_sizes)
+            late = [Move(ALL_REDUCE, others, size, scattered)] if others else []
             late += reshard(layout, scattered, stored, axis_sizes)
             return [
                 [*early, *_scatter(layout, produced, order, scattered, axis_sizes), *late]
                 for order in permutations(turns.values())
             ]
-    whole = Move(ALL_REDUCE, last, size, produced)
-    return [[*early, whole, *reshard(layout, produced, stored, axis_sizes)]]
+    reduced = Move(ALL_REDUCE, last, size, produced)
+    return [[*early, reduced, *reshard(layout, produced, stored, axis_sizes)]]
 
 
 def _scatter(
     layout: Layout, at: Placement, turns: Sequence[Sequence[int]], scattered: Placement,
     axis_sizes: Sequence[int],
 ) -> list[Move]:  # fmt: skip
-    """Reduce-scatters, each of what the one before has left.
+    """The reduce-scatters, each of what the one before has left.
 
-    Each cuts what a device holds, so the first axis on a dim is its major one: where the sharding
-    has another order, the parts are exchanged in the end.
+    Each cuts the shard that a device holds, so the first axis on a dim becomes its major one. Where
+    the sharding has another sub-axis order, a collective-permute follows.
     """
     moves: list[Move] = []
     held = {a: (0, *_place(layout, scattered, a)) for a, j in enumerate(at) if j != WHOLE}
@@ -277,5 +287,5 @@ def _scatter(
 
 
 def _place(layout: Layout, placement: Placement, axis: int) -> tuple[int, int]:
-    """Where an axis stands among those of its dim, major to minor."""
+    """The sort key of an axis among those that split its dim, major to minor."""
     return layout.atoms[placement[axis]].place, axis

@@ -1,4 +1,4 @@
-"""Ops with the same rule on the same layouts behave alike in every state: op classes."""
+"""Op classes: ops with one rule on the same layouts, which cost the same in every state."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ NO_ATOM = -1
 
 
 class OpClass:
-    """One class: the rule refined to atoms, and the layouts it works on."""
+    """One class: the rule refined to atoms, the layouts of its slots, and memos of `follow`."""
 
     __slots__ = (
-        "at_once", "detours", "example", "factors", "in_results", "index", "key_layouts", "kinds",
-        "operands", "pads", "picks", "results", "rounds", "rule", "sizes", "slots", "splittable",
-        "ways", "ways_with",
+        "at_once", "candidate_lists", "candidates", "detours", "example", "factors", "in_results",
+        "index", "key_layouts", "kinds", "operands", "pads", "picks", "results", "rule", "sizes",
+        "slots", "splittable", "trips",
     )  # fmt: skip
 
     def __init__(
         self, index: int, rule: Rule, sizes: tuple[int, ...], kinds: tuple[str, ...],
         factors: tuple[int, ...], splittable: tuple[bool, ...], operands: tuple[Slot, ...],
-        results: tuple[Slot, ...], example: int, rounds: int,
+        results: tuple[Slot, ...], example: int, trips: int,
     ) -> None:  # fmt: skip
         self.index = index
         self.rule = rule
@@ -48,8 +48,8 @@ class OpClass:
         self.kinds = kinds  # [op atoms] factor kinds
         self.factors = factors  # [op atoms] factor of the rule
         self.splittable = splittable  # [op atoms]
-        # [op atoms] whether an axis may split it unevenly: compilers pad dots, sums and what is
-        # computed element by element, not what works along a dim (sorts, windows).
+        # [op atoms] whether an axis may split it unevenly: compilers pad dots, sums and elementwise
+        # ops, not ops that work along a dim (sorts, windows).
         along = rule.unit != NOTHING and not {PERMUTE, REPLICATE}.isdisjoint(rule.kinds)
         self.pads = tuple(
             kind not in (PERMUTE, REPLICATE)
@@ -58,26 +58,26 @@ class OpClass:
             and not any(_shares_dim(slot, k) for slot in (*operands, *results))
             for k, kind in enumerate(kinds)
         )
-        # Atoms that an axis may split instead of a permutation atom: parts change places
-        # before the op and after it, and nothing inside.
+        # Atoms that an axis may split while the op runs, instead of a permutation atom: an
+        # all-to-all before the op and one after it, and no exchange inside.
         self.detours = [k for k, kind in enumerate(kinds) if kind == PASS and splittable[k]]
-        # Whether partial sums over several dims are reduced in one collective. What can be added
-        # up is lowered so (lowering/partial.py); others a compiler reduces one dim after the other.
+        # Whether partial sums over several dims are reduced in one collective: where lowering makes
+        # them explicit (lowering/partial.py). Others a compiler reduces one dim after the other.
         self.at_once = sums_at_once(rule) or (adds_entries(rule) and operands[0].layout.made_up)
-        self.picks = not {"argmax", "argmin"}.isdisjoint(kinds)  # an index, by the value there
+        self.picks = not {"argmax", "argmin"}.isdisjoint(kinds)  # the result is an index
         self.operands = operands  # literals left out
         self.results = results
         self.slots = operands + results
         self.in_results = frozenset(k for slot in results for k in slot.to_op)
         self.key_layouts = tuple(slot.layout_index for slot in self.slots)
         self.example = example  # an op of this class
-        self.rounds = rounds  # of a loop over which the result is added up, and reduced once
-        self.ways: dict[Placement, Any] = {}  # claims -> way to compute it, as they occur
-        self.ways_with: dict[tuple[Placement, ...], list[Any]] = {}  # options of each axis -> ways
+        self.trips = trips  # of the loop over which partial results are added up; 1: no such loop
+        self.candidates: dict[Placement, Any] = {}  # claims -> candidate of `follow`, memoised
+        self.candidate_lists: dict[tuple[Placement, ...], list[Any]] = {}  # by options of each axis
 
 
 def sums_at_once(rule: Rule) -> bool:
-    """Whether an op is a dot or a plain sum: any dims that it reduces are reduced together."""
+    """Whether an op is a dot or a plain sum, whose partial sums lowering can make explicit."""
     return (
         not rule.fusible
         and rule.maps
@@ -109,12 +109,12 @@ def stays(op: OpClass) -> bool:
 
 
 def adds_entries(rule: Rule) -> bool:
-    """Whether an op adds entries to its first operand: the gradient of a lookup."""
+    """Whether an op is a scatter-add into its first operand: the gradient of a lookup."""
     return len(rule.operands) == 3 and 0 in rule.linear and "add" in rule.kinds
 
 
 def _shares_dim(slot: Slot, op_atom: int) -> bool:
-    """Whether an atom is only a part of a dim of this slot."""
+    """Whether an atom shares its dim of this slot with other atoms."""
     dims = [a.dim for a in slot.layout.atoms]
     return any(k == op_atom and dims.count(d) > 1 for k, d in zip(slot.to_op, dims, strict=True))
 
@@ -129,8 +129,8 @@ class OpClasses(NamedTuple):
 NO_CLASS = -1
 
 
-def fold_ops(analysis: Analysis, layouts: Layouts, rounds: Mapping[int, int]) -> OpClasses:
-    """Folds the ops of a program into classes; `rounds` are those of spmd.sums.find_rounds."""
+def fold_ops(analysis: Analysis, layouts: Layouts, trips: Mapping[int, int]) -> OpClasses:
+    """The op classes of a program; `trips` are those of spmd.sums.find_rounds."""
     program, names = analysis.program, analysis.color_table.ops
     start = np.searchsorted(names.owner, np.arange(len(program.ops) + 1)).tolist()
     factor, size = names.dim.tolist(), analysis.color_table.atom_size[names.atom].tolist()
@@ -149,7 +149,7 @@ def fold_ops(analysis: Analysis, layouts: Layouts, rounds: Mapping[int, int]) ->
             number = rule_number[id(op.rule)] = rules.setdefault(key, len(rules))
         signature = (
             number,
-            rounds.get(op.index, 1),
+            trips.get(op.index, 1),
             *[NO_CLASS if v == LITERAL else layout_of[v] for v in op.operands],
             *[layout_of[v] for v in op.results],
         )
@@ -158,14 +158,14 @@ def fold_ops(analysis: Analysis, layouts: Layouts, rounds: Mapping[int, int]) ->
             low, high = start[op.index], start[op.index + 1]
             known = found[signature] = len(table)
             atoms = factor[low:high], size[low:high]
-            table.append(_op_class(known, program, op, layouts, *atoms, rounds.get(op.index, 1)))
+            table.append(_op_class(known, program, op, layouts, *atoms, trips.get(op.index, 1)))
         of_op[op.index] = known
     return OpClasses(table, of_op)
 
 
 def _op_class(
     index: int, program: Program, op: Op, layouts: Layouts, factors: list[int], sizes: list[int],
-    rounds: int,
+    trips: int,
 ) -> OpClass:  # fmt: skip
     """The class of one op; `factors` and `sizes` describe its atoms in order."""
     atoms_of: dict[int, list[int]] = {}
@@ -179,6 +179,7 @@ def _op_class(
     ]
 
     def slot(value: int, dims: tuple[tuple[int, ...], ...]) -> Slot:
+        """The slot of a value; atoms that do not match the op's make those not splittable."""
         number = int(layouts.of_value[value])
         layout = layouts.table[number]
         to_op = [NO_ATOM] * len(layout.atoms)
@@ -192,7 +193,7 @@ def _op_class(
             for j, k in zip(mine, theirs, strict=False):
                 if same:
                     to_op[j] = k
-            if not same:  # the reshape cuts where the dim has no seam: the op needs it whole
+            if not same:  # the op cuts the dim elsewhere than its atoms do: it needs it replicated
                 for k in theirs:
                     splittable[k] = False
         geometry, dtype = layouts.geometry[number], program.values[value].dtype
@@ -204,5 +205,5 @@ def _op_class(
     results = tuple(slot(v, dims) for v, dims in zip(op.results, op.rule.results, strict=True))
     return OpClass(
         index, op.rule, tuple(sizes), kinds, tuple(factors), tuple(splittable), operands, results,
-        op.index, rounds,
+        op.index, trips,
     )  # fmt: skip

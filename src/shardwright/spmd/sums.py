@@ -1,4 +1,8 @@
-"""Sums: partial results of several ops that only meet in additions, reduced once after them."""
+"""Deferred sums: partial results that are only added up, so that one reduction follows them all.
+
+Addition is linear: all-reduce(a) + all-reduce(b) = all-reduce(a + b). XLA reassociates so for
+the gradients of a value that several dots use: Megatron's q, k and v give one all-reduce.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from shardwright.spmd.layout import WHOLE, Placement
 from shardwright.spmd.moves import ALL_REDUCE, SLICE, Move
 from shardwright.spmd.opclass import OpClass, adds_entries, sums_at_once
 
-Order = tuple[int | None, ...]  # of dims: where each of them comes from; None: it has size 1
+Order = tuple[int | None, ...]  # [dims] the dim of the source; None: a new dim of size 1
 
 
 class Leaf(NamedTuple):
@@ -24,10 +28,10 @@ class Leaf(NamedTuple):
 
 
 class Loop(NamedTuple):
-    """A scan that adds to one of its carries in every round, and does nothing else with it."""
+    """A scan that adds to one of its carries in every trip, and does nothing else with it."""
 
-    init: int  # the tie through which it enters
-    carry: int  # the tie through which it comes round and leaves
+    init: int  # the tie through which the carry enters
+    carry: int  # the tie through which it returns for the next trip, and leaves
 
 
 class Sum(NamedTuple):
@@ -35,10 +39,10 @@ class Sum(NamedTuple):
 
     value: int  # the result of the last addition
     leaves: tuple[Leaf, ...]
-    loop: Loop | None = None  # over whose rounds it adds up
+    loop: Loop | None = None  # over whose trips it adds up
 
     def hoisted_past(self, program: Program) -> tuple[int, ...]:
-        """Ops that must move nothing, or the reduction cannot be hoisted out of its loop."""
+        """The ops that must move nothing, or the reduction cannot be hoisted out of its loop."""
         return (*self.loop, program.values[self.value].op) if self.loop else ()
 
 
@@ -56,14 +60,14 @@ class MovePrices(Protocol):
 
 
 def find_sums(program: Program) -> list[Sum]:
-    """Sums of ops whose partial results are only added up, scaled and transposed.
+    """The sums whose partial results are only added up, scaled and transposed.
 
-    Of two and more in one place, or of one and more over the rounds of a loop.
+    Each has at least two leaves in one region, or at least one over the trips of a loop.
     """
     uses, loops = program.uses(), _accumulators(program)
     carried: dict[int, tuple[Sum, Order]] = {}  # value -> (its sum, [dims] dim of the sum)
     absorbed: set[int] = set()
-    over_rounds: list[Sum] = []
+    over_trips: list[Sum] = []
     for op in program.ops:
         if op.tie or len(op.results) != 1:
             continue
@@ -76,8 +80,10 @@ def find_sums(program: Program) -> list[Sum]:
         if order is None:
             continue
         inside = [op.operands[i] for i in op.rule.linear if op.operands[i] != LITERAL]
-        spread = [v for v in inside if not program.values[v].shape and order]  # a number for all
-        parts = [
+        spread = [
+            v for v in inside if not program.values[v].shape and order
+        ]  # a scalar that is broadcast
+        terms = [
             v for v in inside
             if v in carried and v not in spread and _only_use(program, uses, v, op)
         ]  # fmt: skip
@@ -86,26 +92,26 @@ def find_sums(program: Program) -> list[Sum]:
                 continue
             leaves = tuple([
                 Leaf(leaf.op, _then(leaf.order, carried[v][1]))
-                for v in parts for leaf in carried[v][0].leaves
+                for v in terms for leaf in carried[v][0].leaves
             ])  # fmt: skip
-            if len(parts) == 2:
+            if len(terms) == 2:
                 carried[result] = Sum(result, leaves), order
-            elif len(parts) == 1 and result in loops:
-                over_rounds.append(Sum(result, leaves, loops[result]))
+            elif len(terms) == 1 and result in loops:
+                over_trips.append(Sum(result, leaves, loops[result]))
             else:
                 continue
         else:
-            if len(parts) != 1 or len([v for v in op.operands if v != LITERAL]) != 1:
+            if len(terms) != 1 or len([v for v in op.operands if v != LITERAL]) != 1:
                 continue
-            one, before = carried[parts[0]]
+            one, before = carried[terms[0]]
             carried[result] = one, _then(before, order)
-        absorbed.update(parts)
+        absorbed.update(terms)
     here = [one for v, (one, _) in carried.items() if v not in absorbed and len(one.leaves) > 1]
-    return over_rounds + [one for one in here if not _plain(program, one)]
+    return over_trips + [one for one in here if not _has_small_leaf(program, one)]
 
 
 def find_rounds(program: Program) -> dict[int, int]:
-    """{op: rounds of the loop over which its partial results are only added up}"""
+    """{op: trips of the loop over which its partial results are only added up}"""
     return {
         leaf.op: program.regions[program.ops[leaf.op].region].trips
         for one in find_sums(program) if one.loop for leaf in one.leaves
@@ -116,7 +122,7 @@ def _accumulators(program: Program) -> dict[int, Loop]:
     """{what an addition to a carry of a scan gives: the loop}, if nothing else uses either."""
     uses, found = program.uses(), {}
     for tie in program.ops:
-        if tie.tie is not Tie.SCAN_CARRY or len(tie.operands) < 2:  # the next round gets a literal
+        if tie.tie is not Tie.SCAN_CARRY or len(tie.operands) < 2:  # the next trip gets a literal
             continue
         after, before = tie.operands
         add = program.values[after].op
@@ -131,8 +137,8 @@ def _accumulators(program: Program) -> dict[int, Loop]:
     return found
 
 
-def _plain(program: Program, one: Sum) -> bool:
-    """Whether it adds up plain sums: compilers do that as well, and they are small."""
+def _has_small_leaf(program: Program, one: Sum) -> bool:
+    """Whether some leaf is a plain sum, no dot or scatter-add: small, left to the compiler."""
     rules = [program.ops[leaf.op].rule for leaf in one.leaves]
     return any(rule.unit != MATRIX and not adds_entries(rule) for rule in rules)
 
@@ -151,30 +157,32 @@ def passing_order(rule: Rule) -> Order | None:
 
 
 def _then(first: Order, second: Order) -> Order:
+    """The order that comes of one transpose after another."""
     return tuple([None if d is None else first[d] for d in second])
 
 
 def reduced_once(
-    parts: Sequence[tuple[OpClass, Choice, Order]], hoisted_past: Sequence[Choice], itemsize: int,
+    terms: Sequence[tuple[OpClass, Choice, Order]], hoisted_past: Sequence[Choice], itemsize: int,
     prices: MovePrices,
 ) -> Reduction | None:  # fmt: skip
-    """How a sum whose elements have this size is reduced, after the additions.
+    """How a sum with elements of this size is reduced after the additions; None: before them.
 
-    None when its parts are reduced in different ways, or reducing each of them takes less
-    (elements may be smaller before they are added). What is reduced after a loop is carried
-    whole through it, so it must be kept whole anyway.
+    Before them when its terms are split or reduced differently, or when reducing each of them takes
+    less (elements may be smaller before they are added). Out of a loop only an all-reduce is
+    hoisted: the unreduced sum is carried with the shape of the reduced one, so a sum that would be
+    scattered is scattered in every trip.
     """
-    op, first, _ = parts[0]
-    way = _way(*parts[0])
-    if not first.partial or any(_way(*part) != way for part in parts[1:]):
+    op, first, _ = terms[0]
+    same = _dataflow(*terms[0])
+    if not first.partial or any(_dataflow(*term) != same for term in terms[1:]):
         return None
     own = op.results[0].layout.itemsize
     moves = [m._replace(bytes=m.bytes * itemsize // own) for m in first.result_moves[0]]
-    whole = all(m.kind == ALL_REDUCE for m in moves)
-    if hoisted_past and whole and all(map(_moves_nothing, hoisted_past)):
+    all_reduced = all(m.kind == ALL_REDUCE for m in moves)
+    if hoisted_past and all_reduced and all(map(_moves_nothing, hoisted_past)):
         return Reduction(moves, True)
-    apart_s = sum([choice.result_s[0] for _, choice, _ in parts])
-    if len(parts) < 2 or sum(map(prices.move_s, moves)) > apart_s:
+    apart_s = sum([choice.result_s[0] for _, choice, _ in terms])
+    if len(terms) < 2 or sum(map(prices.move_s, moves)) > apart_s:
         return None
     return Reduction(moves, False)
 
@@ -185,8 +193,8 @@ def _moves_nothing(choice: Choice) -> bool:
     return not choice.partial and all(m.kind == SLICE for route in routes for m in route)
 
 
-def _way(op: OpClass, choice: Choice, order: Order) -> list[object]:
-    """How an op's result is made and reduced, in terms of the dims of the sum."""
+def _dataflow(op: OpClass, choice: Choice, order: Order) -> list[object]:
+    """How a term is split and reduced, in dims of the sum: terms must agree to be added first."""
     atoms = op.results[0].layout.atoms
 
     def split(placement: Placement) -> list[object]:
@@ -197,12 +205,14 @@ def _way(op: OpClass, choice: Choice, order: Order) -> list[object]:
 
 
 def _makes_sums(program: Program, op: Op) -> bool:
-    if adds_entries(op.rule):  # to numbers that all devices have: one of them starts from those
+    """Whether lowering can make the partial sums of an op explicit."""
+    if adds_entries(op.rule):  # into a constant, which one device adds and the others take as zero
         return op.operands[0] != LITERAL and program.numbers()[op.operands[0]]
     return sums_at_once(op.rule)
 
 
 def _only_use(program: Program, uses: list[list[int]], value: int, op: Op) -> bool:
+    """Whether an op is the only use of a value, in the region that computes it."""
     source = program.values[value].op
     return (
         uses[value] == [op.index]

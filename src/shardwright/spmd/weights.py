@@ -1,6 +1,6 @@
 """How often each class counts in a step, and which movements several ops share.
 
-- One value moved the same way for several uses in one place (same region, same remat body, same
+- One value resharded alike for several uses in one place (same region, same remat body, same
   pass) is moved once: a *shared transfer*.
 - Partial sums that are only added up are reduced once, after the additions: a *deferred reduction*.
 """
@@ -22,7 +22,7 @@ Use = tuple[int, int]  # (op class, operand)
 
 @dataclass(frozen=True, slots=True)
 class SharedTransfer:
-    """One value that several ops use in one place: it is moved once for each way it is needed."""
+    """One value that several ops use in one place: moved once for each placement they need."""
 
     layout: int
     uses: tuple[Use, ...]
@@ -55,7 +55,7 @@ class Weights:
 
 
 def weigh(program: Program, classes: OpClasses, layout_of: np.ndarray) -> Weights:
-    """Counts every op of the program into its class."""
+    """The weights of all classes of a program: every op counts in its class."""
     region, runs = region_weights(program), region_runs(program)
     compute, exchanges = np.zeros(len(classes.table)), np.zeros(len(classes.table))
     operands = [np.zeros(len(c.operands)) for c in classes.table]

@@ -37,6 +37,7 @@ class Example:
 
     @property
     def title(self) -> str:
+        """The primitive, its arguments and the note, in one line."""
         return " ".join(part for part in (self.primitive, self.args, self.note) if part)
 
 
