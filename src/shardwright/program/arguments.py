@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
@@ -18,6 +18,7 @@ import numpy as np
 
 from shardwright import _jax
 from shardwright.errors import ShardwrightError
+from shardwright.program import frameworks
 
 F = TypeVar("F", bound=Callable[..., Any])
 NO_DATA = (
@@ -48,11 +49,14 @@ class Signature:
     planned: Any = None  # abstract mesh of the plan, for functions that name axes of no mesh
     output: _Output = field(default_factory=lambda: _Output())
 
+    def flatten(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], Any]:
+        """(leaves, tree) of a call."""
+        call = _keep_static(args, kwargs, self.static_argnums, self.static_argnames)
+        return jax.tree.flatten(frameworks.split(call))
+
     def match(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | None:
         """The array leaves of a call of the same form, or None."""
-        flat, tree = jax.tree.flatten(
-            _keep_static(args, kwargs, self.static_argnums, self.static_argnames)
-        )
+        flat, tree = self.flatten(args, kwargs)
         if tree != self.tree:
             return None
         rest = [_unwrap(x) for x, used in zip(flat, self.is_input, strict=True) if not used]
@@ -66,9 +70,13 @@ class Signature:
             return None
 
     @property
-    def has_static_leaves(self) -> bool:
-        """Whether something inside an argument is not an array."""
-        return any(not isinstance(x, _Static) for x in self.static)
+    def is_flat(self) -> bool:
+        """Whether only its leaves can be compiled for: something inside an argument is no array.
+
+        Objects that are updated in place are none either.
+        """
+        inside = any(not isinstance(x, _Static) for x in self.static)
+        return inside or frameworks.has_split(self._unflatten(self.paths))
 
     def donates(self, argnum: int) -> bool:
         """Whether a positional argument is donated."""
@@ -76,9 +84,7 @@ class Signature:
 
     def leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """The array leaves of a call of the same form; static parts must be equal."""
-        flat, tree = jax.tree.flatten(
-            _keep_static(args, kwargs, self.static_argnums, self.static_argnames)
-        )
+        flat, tree = self.flatten(args, kwargs)
         if tree != self.tree:
             raise ShardwrightError(
                 f"the arguments of {self.name!r} have another structure than those it was"
@@ -91,38 +97,87 @@ class Signature:
 
     def call(self, leaves: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """(args, kwargs) with these array leaves; the inverse of `leaves`."""
+        return _unwrap_call(frameworks.merge(self._unflatten(leaves)))
+
+    def _unflatten(self, leaves: Sequence[Any]) -> Any:
         arrays, rest = iter(leaves), iter(self.static)
         flat = [next(arrays if used else rest) for used in self.is_input]
-        args, kwargs = jax.tree.unflatten(self.tree, flat)
-        return tuple(map(_unwrap, args)), {k: _unwrap(v) for k, v in kwargs.items()}
+        return jax.tree.unflatten(self.tree, flat)
+
+    def run(self, fn: Callable[..., Any], leaves: Sequence[Any]) -> list[Any]:
+        """The arrays that `fn` makes of these: its results, after what it updates in place."""
+        fn = frameworks.plain_function(fn)
+
+        def call(arguments: Any) -> Any:
+            args, kwargs = _unwrap_call(arguments)
+            return fn(*args, **kwargs)
+
+        left, arrays = frameworks.run(call, self._unflatten(leaves))
+        kept = {id(x): i for i, x in enumerate(leaves) if not self.donated[i]}
+        return self.output.record(arrays, _output_paths(self.arguments, left, arrays), kept)
 
 
 @dataclass(slots=True)
 class _Output:
-    """The structure of what the function returned when it was traced."""
+    """The structure of what the function made when it was traced: (updated arguments, result)."""
 
     tree: Any = None
     is_array: tuple[bool, ...] = ()
-    static: tuple[Any, ...] = ()
+    static: tuple[Any, ...] = ()  # leaves that are no arrays, and _Unchanged ones
     paths: tuple[str, ...] = ()
+    updates: int = 0  # how many of the arrays belong to arguments, updated in place
 
-    def record(self, out: Any) -> list[Any]:
-        flat, self.tree = jax.tree.flatten(out)
+    def record(self, made: Any, paths: list[str], kept: dict[int, int]) -> list[Any]:
+        """The arrays of (updated arguments, result), both split.
+
+        `kept` has, for each array that need not be returned, the input at which it is found.
+        """
+        flat, self.tree = jax.tree.flatten(made)
+        count = len(jax.tree.leaves(made[0]))
+        flat[:count] = [_Unchanged(kept[id(x)]) if id(x) in kept else x for x in flat[:count]]
         self.is_array = tuple(is_array(leaf) for leaf in flat)
         self.static = tuple(x for x, yes in zip(flat, self.is_array, strict=True) if not yes)
-        self.paths = tuple(
-            "result" + jax.tree_util.keystr(path)
-            for path, yes in zip(leaf_paths(out), self.is_array, strict=True)
-            if yes
-        )
+        self.updates = sum(self.is_array[:count])
+        self.paths = tuple(p for p, yes in zip(paths, self.is_array, strict=True) if yes)
         return [x for x, yes in zip(flat, self.is_array, strict=True) if yes]
 
-    def build(self, arrays: Sequence[Any]) -> Any:
-        """The result with these arrays in it."""
+    def build(self, arrays: Sequence[Any], inputs: Sequence[Any], *, into: bool = False) -> Any:
+        """The result with these arrays in it; `into`: the caller's objects are updated as well."""
         values, rest = iter(arrays), iter(self.static)
-        return jax.tree.unflatten(
-            self.tree, [next(values if yes else rest) for yes in self.is_array]
-        )
+        leaves = [next(values if yes else rest) for yes in self.is_array]
+        flat = [inputs[x.input] if isinstance(x, _Unchanged) else x for x in leaves]
+        tree = jax.tree.unflatten(self.tree, flat)
+        _, out = frameworks.write_back(tree) if into else frameworks.merge(tree)
+        return out
+
+
+@dataclass(frozen=True, slots=True)
+class _Unchanged:
+    """An array of an argument that the function leaves as it is."""
+
+    input: int
+
+
+def _output_paths(names: Sequence[str], left: Any, arrays: Any) -> list[str]:
+    """What the leaves of (updated arguments, result) are called: by the result if they are in it."""
+    rows = zip(frameworks.leaf_paths(left[1]), jax.tree.leaves(left[1]), strict=True)
+    returned = {id(leaf): "result" + jax.tree_util.keystr(path) for path, leaf in rows}
+    texts = []
+    for (side, *path), leaf in zip(
+        frameworks.split_paths(left, arrays), jax.tree.leaves(arrays), strict=True
+    ):
+        if side.idx == 0:
+            texts.append(returned.get(id(leaf)) or _path_text(names, path))
+        else:
+            texts.append("result" + jax.tree_util.keystr(tuple(path)))
+    return texts
+
+
+def _path_text(names: Sequence[str], path: Any) -> str:
+    """The path of a leaf of (args, kwargs), as a user would write it."""
+    side, which, *inner = path
+    head = names[which.idx] if side.idx == 0 else which.key
+    return head + jax.tree_util.keystr(tuple(inner))
 
 
 class _Static:
@@ -142,25 +197,6 @@ def _same(a: Any, b: Any) -> bool:
         return False
 
 
-def leaf_paths(tree: Any) -> Iterator[tuple[Any, ...]]:
-    """The path of every leaf, as a user would write it: through a box, not into it."""
-    for path, node in jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_box)[0]:
-        if not _is_box(node):
-            yield path
-            continue
-        for inner, _ in jax.tree_util.tree_flatten_with_path(node)[0]:
-            opened = bool(inner) and getattr(inner[0], "name", None) == "value"
-            yield (*path, *inner[opened:])
-
-
-def _is_box(node: Any) -> bool:
-    """Whether a node is Flax's box around an array: a Variable of nnx, metadata of linen."""
-    return any(
-        c.__name__ in ("Variable", "AxisMetadata") and c.__module__.startswith("flax.")
-        for c in type(node).__mro__
-    )
-
-
 def is_array(leaf: Any) -> bool:
     """Whether a leaf is data: an array, its shape, or a Python number."""
     if isinstance(leaf, bool | int | float | complex):
@@ -176,6 +212,11 @@ def _is_weak(leaf: Any) -> bool:
 
 def _unwrap(argument: Any) -> Any:
     return argument.value if isinstance(argument, _Static) else argument
+
+
+def _unwrap_call(call: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    args, kwargs = call
+    return tuple(map(_unwrap, args)), {k: _unwrap(v) for k, v in kwargs.items()}
 
 
 def _keep_static(
@@ -303,7 +344,7 @@ def sign(
     check_callable(fn)
     name, count = _name(fn), len(args)
     _check_call(fn, name, args, kwargs)
-    own_static, own_static_names, own_donated = _jax.jit_options(fn)
+    own_static, own_static_names, own_donated = _jax.jit_options(frameworks.jitted(fn))
     given = _numbers("static_argnums", static_argnums, count)
     static = tuple(sorted({*given, *_own_numbers(own_static, count)}))
     given = _numbers("donate_argnums", donate_argnums, count)
@@ -313,20 +354,20 @@ def sign(
             f"argument {min(donated & set(static))} of {name} is both static and donated",
             try_="donate arrays only",
         )
-    donated_names = _jax.jit_donated_names(fn)
+    donated_names = _jax.jit_donated_names(frameworks.jitted(fn))
     call = _keep_static(args, kwargs, static, own_static_names)
-    flat, tree = jax.tree.flatten(call)
+    arrays = frameworks.split(call)
+    flat, tree = jax.tree.flatten(arrays)
     names = _argument_names(fn, count)
     paths, weak, is_input, gone, rest = [], [], [], [], []
-    for path, leaf in zip(leaf_paths(call), flat, strict=True):
-        side, which, *inner = path
+    for path, leaf in zip(frameworks.split_paths(call, arrays), flat, strict=True):
+        side, which, *_ = path
         is_input.append(is_array(leaf))
         if not is_input[-1]:
             rest.append(leaf)
             continue
-        head = names[which.idx] if side.idx == 0 else which.key
         weak.append(_is_weak(leaf))
-        paths.append(head + jax.tree_util.keystr(tuple(inner)))
+        paths.append(_path_text(names, path))
         gone.append(which.idx in donated if side.idx == 0 else which.key in donated_names)
     return Signature(
         name, tuple(names), tuple(paths), tuple(weak), tuple(gone), tree, tuple(is_input),

@@ -56,8 +56,7 @@ def trace_jaxpr(fn: Callable[..., Any], signature: Signature, leaves: Sequence[A
     """
 
     def flat(*arrays: Any) -> list[Any]:
-        args, kwargs = signature.call(arrays)
-        return signature.output.record(fn(*args, **kwargs))
+        return signature.run(fn, arrays)
 
     flat.__name__ = signature.name
     types = [_jax.bare(a, weak) for a, weak in zip(leaves, signature.weak, strict=True)]
