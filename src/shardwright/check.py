@@ -82,7 +82,7 @@ def check(
     itself may do worse. `.plan` holds that way, ready to run. Keyword arguments are replicated.
     """
     axes, chip, most_bytes = Mesh.of(mesh), find_device(device), number("memory", memory)
-    program = trace_call(fn, args, kwargs, static_argnums, donate_argnums, axes)
+    program = trace_call(fn, args, kwargs, static_argnums, donate_argnums, axes, tie=False)
     asked = Asked(
         static_argnums=positions(static_argnums), donate_argnums=positions(donate_argnums),
         memory=most_bytes,
@@ -90,7 +90,7 @@ def check(
     analysis = analyze_program(program)
     given, warnings = resolve(program, args, in_shardings, axes)
     pinned = dict(given)
-    for position, source in program.aliases.items():
+    for position, source in program.updates.items():
         pinned[program.outputs[position]] = given[source]
     model = CostModel(analysis, axes, chip, pinned=pinned)
     decisions = decide(cheapest_order(model, claimed_groups(analysis, given, axes)))

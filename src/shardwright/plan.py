@@ -163,7 +163,7 @@ class Plan:
         asked, mesh = self.record.asked, self.mesh
         return sign(
             fn, args, kwargs, asked.static_argnums, asked.donate_argnums,
-            _jax.abstract_mesh(mesh.sizes, mesh.names),
+            _jax.abstract_mesh(mesh.sizes, mesh.names), asked.tie,
         )  # fmt: skip
 
     def fits(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""Steps that update modules of flax.nnx in place: they train as under nnx.jit, sharded throughout."""
+"""Steps that update modules of flax.nnx in place train as under nnx.jit, sharded throughout."""
 
 from __future__ import annotations
 

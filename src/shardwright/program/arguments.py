@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
@@ -19,15 +19,12 @@ import numpy as np
 from shardwright import _jax
 from shardwright.errors import ShardwrightError
 from shardwright.program import frameworks
+from shardwright.program.leaves import is_array, is_weak, same, type_of
+from shardwright.program.results import Output, output_paths, paths_of
+from shardwright.program.side_effects import changes
+from shardwright.program.state import find_state
 
 F = TypeVar("F", bound=Callable[..., Any])
-NO_DATA = (
-    "O",
-    "S",
-    "U",
-    "M",
-    "m",
-)  # kinds of NumPy arrays that JAX has none of: objects, words, dates
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +43,9 @@ class Signature:
     static_argnames: tuple[str, ...]
     donated_argnums: tuple[int, ...]
     mesh: Any = field(default_factory=jax.sharding.get_abstract_mesh)  # set around the function
+    tie: bool = True  # whether a result that is the next step's argument is stored like it
     planned: Any = None  # abstract mesh of the plan, for functions that name axes of no mesh
-    output: _Output = field(default_factory=lambda: _Output())
+    output: Output = field(default_factory=lambda: Output())
 
     def flatten(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], Any]:
         """(leaves, tree) of a call."""
@@ -61,11 +59,11 @@ class Signature:
             return None
         rest = [_unwrap(x) for x, used in zip(flat, self.is_input, strict=True) if not used]
         mine = [_unwrap(x) for x in self.static]
-        if not all(map(_same, rest, mine)):
+        if not all(map(same, rest, mine)):
             return None
         leaves = [leaf for leaf, used in zip(flat, self.is_input, strict=True) if used]
         try:
-            return leaves if tuple(map(_is_weak, leaves)) == self.weak else None
+            return leaves if tuple(map(is_weak, leaves)) == self.weak else None
         except TypeError:  # a leaf that is no array now
             return None
 
@@ -109,68 +107,45 @@ class Signature:
         fn = frameworks.plain_function(fn)
 
         def call(arguments: Any) -> Any:
+            before = dict(self._held(arguments))
             args, kwargs = _unwrap_call(arguments)
-            return fn(*args, **kwargs)
+            out = fn(*args, **kwargs)
+            self.output.changed = changes(before, dict(self._held((args, kwargs))))
+            return out
 
-        left, arrays = frameworks.run(call, self._unflatten(leaves))
+        left, made = frameworks.run(call, self._unflatten(leaves))
         kept = {id(x): i for i, x in enumerate(leaves) if not self.donated[i]}
-        return self.output.record(arrays, _output_paths(self.arguments, left, arrays), kept)
+        paths = [_path_text(self.arguments, p) for p in paths_of(left, made, 0)]
+        arrays = self.output.record(made, output_paths(paths, left, made), kept)
+        if self.tie:
+            self.output.sources = self._sources(leaves, made, paths)
+        return arrays
 
+    def _held(self, call: Any) -> Iterator[tuple[str, Any]]:
+        """(path, leaf) of the arguments that no framework updates in place."""
+        plain = frameworks.without_references(call)
+        for path, leaf in zip(frameworks.leaf_paths(plain), jax.tree.leaves(plain), strict=True):
+            yield _path_text(self.arguments, path), leaf
 
-@dataclass(slots=True)
-class _Output:
-    """The structure of what the function made when it was traced: (updated arguments, result)."""
-
-    tree: Any = None
-    is_array: tuple[bool, ...] = ()
-    static: tuple[Any, ...] = ()  # leaves that are no arrays, and _Unchanged ones
-    paths: tuple[str, ...] = ()
-    updates: int = 0  # how many of the arrays belong to arguments, updated in place
-
-    def record(self, made: Any, paths: list[str], kept: dict[int, int]) -> list[Any]:
-        """The arrays of (updated arguments, result), both split.
-
-        `kept` has, for each array that need not be returned, the input at which it is found.
-        """
-        flat, self.tree = jax.tree.flatten(made)
-        count = len(jax.tree.leaves(made[0]))
-        flat[:count] = [_Unchanged(kept[id(x)]) if id(x) in kept else x for x in flat[:count]]
-        self.is_array = tuple(is_array(leaf) for leaf in flat)
-        self.static = tuple(x for x, yes in zip(flat, self.is_array, strict=True) if not yes)
-        self.updates = sum(self.is_array[:count])
-        self.paths = tuple(p for p, yes in zip(paths, self.is_array, strict=True) if yes)
-        return [x for x, yes in zip(flat, self.is_array, strict=True) if yes]
-
-    def build(self, arrays: Sequence[Any], inputs: Sequence[Any], *, into: bool = False) -> Any:
-        """The result with these arrays in it; `into`: the caller's objects are updated as well."""
-        values, rest = iter(arrays), iter(self.static)
-        leaves = [next(values if yes else rest) for yes in self.is_array]
-        flat = [inputs[x.input] if isinstance(x, _Unchanged) else x for x in leaves]
-        tree = jax.tree.unflatten(self.tree, flat)
-        _, out = frameworks.write_back(tree) if into else frameworks.merge(tree)
-        return out
-
-
-@dataclass(frozen=True, slots=True)
-class _Unchanged:
-    """An array of an argument that the function leaves as it is."""
-
-    input: int
-
-
-def _output_paths(names: Sequence[str], left: Any, arrays: Any) -> list[str]:
-    """What the leaves of (updated arguments, result) are called: by the result if they are in it."""
-    rows = zip(frameworks.leaf_paths(left[1]), jax.tree.leaves(left[1]), strict=True)
-    returned = {id(leaf): "result" + jax.tree_util.keystr(path) for path, leaf in rows}
-    texts = []
-    for (side, *path), leaf in zip(
-        frameworks.split_paths(left, arrays), jax.tree.leaves(arrays), strict=True
-    ):
-        if side.idx == 0:
-            texts.append(returned.get(id(leaf)) or _path_text(names, path))
-        else:
-            texts.append("result" + jax.tree_util.keystr(tuple(path)))
-    return texts
+    def _sources(self, leaves: Sequence[Any], made: Any, updated: list[str]) -> dict[int, int]:
+        """{output: the input that it is in the next step}, for what a step is meant to repeat."""
+        numbers, rest = iter(range(len(leaves))), len(leaves)
+        call = jax.tree.unflatten(
+            self.tree, [next(numbers) if used else rest for used in self.is_input]
+        )
+        flat, tree = jax.tree.flatten(made)
+        _, result = jax.tree.unflatten(tree, range(len(flat)))
+        arguments = [*map(type_of, leaves), None]
+        results = [type_of(x) if is_array(x) else None for x in flat]
+        index = {path: i for i, path in enumerate(self.paths)}
+        found = {i: index[path] for i, path in enumerate(updated) if path in index}
+        found |= find_state(call, result, arguments, results)
+        places = (i for i, yes in enumerate(self.output.is_array) if yes)
+        return {
+            output: found[i]
+            for output, i in enumerate(places)
+            if i in found and found[i] < rest and results[i] == arguments[found[i]]
+        }
 
 
 def _path_text(names: Sequence[str], path: Any) -> str:
@@ -185,29 +160,6 @@ class _Static:
 
     def __init__(self, value: Any) -> None:
         self.value = value
-
-
-def _same(a: Any, b: Any) -> bool:
-    """Whether two things that are no data are equal, whatever they take equality for."""
-    if a is b:
-        return True
-    try:
-        return type(a) is type(b) and bool(np.all(a == b))
-    except Exception:  # their own __eq__ may raise anything; then they are not known to be equal
-        return False
-
-
-def is_array(leaf: Any) -> bool:
-    """Whether a leaf is data: an array, its shape, or a Python number."""
-    if isinstance(leaf, bool | int | float | complex):
-        return True
-    if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype") or callable(leaf):
-        return False
-    return getattr(leaf.dtype, "kind", "") not in NO_DATA
-
-
-def _is_weak(leaf: Any) -> bool:
-    return bool(getattr(leaf if hasattr(leaf, "dtype") else jax.typeof(leaf), "weak_type", False))
 
 
 def _unwrap(argument: Any) -> Any:
@@ -339,6 +291,7 @@ def sign(
     static_argnums: int | Sequence[int] = (),
     donate_argnums: int | Sequence[int] = (),
     mesh: Any = None,
+    tie: bool = True,
 ) -> Signature:
     """The signature of one call; `mesh` is the abstract mesh it is planned for."""
     check_callable(fn)
@@ -366,10 +319,11 @@ def sign(
         if not is_input[-1]:
             rest.append(leaf)
             continue
-        weak.append(_is_weak(leaf))
+        weak.append(is_weak(leaf))
         paths.append(_path_text(names, path))
         gone.append(which.idx in donated if side.idx == 0 else which.key in donated_names)
     return Signature(
         name, tuple(names), tuple(paths), tuple(weak), tuple(gone), tree, tuple(is_input),
         tuple(rest), static, own_static_names, tuple(sorted(donated)), planned=mesh,
+        tie=tie,
     )  # fmt: skip

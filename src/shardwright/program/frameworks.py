@@ -56,6 +56,13 @@ def _has(kind: Callable[[Any], bool], tree: Any) -> bool:
     return _nnx() is not None and any(map(kind, jax.tree.leaves(tree, is_leaf=_is_node)))
 
 
+def without_references(tree: Any) -> Any:
+    """The tree with None for each object that nnx updates in place."""
+    if _nnx() is None:
+        return tree
+    return jax.tree.map(lambda x: None if _is_reference(x) else x, tree, is_leaf=_is_node)
+
+
 def has_split(tree: Any) -> bool:
     """Whether a tree holds objects of nnx that split() has taken apart."""
     return _has(lambda node: isinstance(node, Split), tree)

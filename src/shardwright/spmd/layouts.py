@@ -110,7 +110,7 @@ def _pinned(layout: Layout, axes: int, dims: Sequence[Sequence[int]]) -> Placeme
 def find_updates(program: Program) -> list[bool]:
     """For each value, whether it never feeds a contraction: gradients, moments, new weights.
 
-    A result that takes the place of a donated input is stored as that input is; a loop stores
+    A result that is an argument of the next step is stored as that argument is; a loop stores
     what it hands on as what it got, in its condition and after its last round too.
     """
     feeds = [False] * (len(program.values) + 1)  # the last entry stands for literals
@@ -124,6 +124,6 @@ def find_updates(program: Program) -> list[bool]:
                 for v in (*op.operands, *alike):
                     feeds[v] = True
         feeds[LITERAL] = False
-    for position, source in program.aliases.items():
+    for position, source in program.updates.items():
         feeds[program.outputs[position]] = feeds[source]
     return [not f for f in feeds[:-1]]
