@@ -19,7 +19,7 @@ import numpy as np
 from shardwright import _jax
 from shardwright.errors import ShardwrightError
 from shardwright.program import frameworks
-from shardwright.program.leaves import is_array, is_weak, same, type_of
+from shardwright.program.leaves import is_weak, same, type_of
 from shardwright.program.results import Output, output_paths, paths_of
 from shardwright.program.side_effects import changes
 from shardwright.program.state import find_state
@@ -43,6 +43,7 @@ class Signature:
     static_argnames: tuple[str, ...]
     donated_argnums: tuple[int, ...]
     mesh: Any = field(default_factory=jax.sharding.get_abstract_mesh)  # set around the function
+    filtered: bool = False  # whether all that is no array is static, as under eqx.filter_jit
     tie: bool = True  # whether a result that is the next step's argument is stored like it
     planned: Any = None  # abstract mesh of the plan, for functions that name axes of no mesh
     output: Output = field(default_factory=lambda: Output())
@@ -116,7 +117,8 @@ class Signature:
         left, made = frameworks.run(call, self._unflatten(leaves))
         kept = {id(x): i for i, x in enumerate(leaves) if not self.donated[i]}
         paths = [_path_text(self.arguments, p) for p in paths_of(left, made, 0)]
-        arrays = self.output.record(made, output_paths(paths, left, made), kept)
+        data = frameworks.data_leaves(made, filtered=self.filtered)
+        arrays = self.output.record(made, output_paths(paths, left, made), data, kept)
         if self.tie:
             self.output.sources = self._sources(leaves, made, paths)
         return arrays
@@ -136,7 +138,8 @@ class Signature:
         flat, tree = jax.tree.flatten(made)
         _, result = jax.tree.unflatten(tree, range(len(flat)))
         arguments = [*map(type_of, leaves), None]
-        results = [type_of(x) if is_array(x) else None for x in flat]
+        data = frameworks.data_leaves(made, filtered=self.filtered)
+        results = [type_of(x) if yes else None for x, yes in zip(flat, data, strict=True)]
         index = {path: i for i, path in enumerate(self.paths)}
         found = {i: index[path] for i, path in enumerate(updated) if path in index}
         found |= find_state(call, result, arguments, results)
@@ -302,6 +305,7 @@ def sign(
     static = tuple(sorted({*given, *_own_numbers(own_static, count)}))
     given = _numbers("donate_argnums", donate_argnums, count)
     donated = {*given, *_own_numbers(own_donated, count)}
+    donated |= frameworks.filter_donated(fn, count) - set(static)
     if donated & set(static):
         raise ShardwrightError(
             f"argument {min(donated & set(static))} of {name} is both static and donated",
@@ -312,11 +316,12 @@ def sign(
     arrays = frameworks.split(call)
     flat, tree = jax.tree.flatten(arrays)
     names = _argument_names(fn, count)
-    paths, weak, is_input, gone, rest = [], [], [], [], []
-    for path, leaf in zip(frameworks.split_paths(call, arrays), flat, strict=True):
+    paths, weak, gone, rest = [], [], [], []
+    is_input = frameworks.data_leaves(arrays, filtered=frameworks.is_filtered(fn))
+    every = frameworks.split_paths(call, arrays)
+    for path, leaf, used in zip(every, flat, is_input, strict=True):
         side, which, *_ = path
-        is_input.append(is_array(leaf))
-        if not is_input[-1]:
+        if not used:
             rest.append(leaf)
             continue
         weak.append(is_weak(leaf))
@@ -325,5 +330,5 @@ def sign(
     return Signature(
         name, tuple(names), tuple(paths), tuple(weak), tuple(gone), tree, tuple(is_input),
         tuple(rest), static, own_static_names, tuple(sorted(donated)), planned=mesh,
-        tie=tie,
+        tie=tie, filtered=frameworks.is_filtered(fn),
     )  # fmt: skip

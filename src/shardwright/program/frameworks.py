@@ -1,9 +1,13 @@
-"""What Flax adds to pytrees: objects that a function updates in place, and boxes around arrays.
+"""What Flax and Equinox add to pytrees: objects updated in place, boxes, leaves that are no data.
 
 Modules, optimisers and RNG streams of flax.nnx are references: a step changes them and returns the
 loss alone. At the border of a program they are split into a graph and its arrays, inside it they
 are merged again, and what the function made of them comes back as results: as nnx.jit does it, by
-the same functions. Flax is never imported here; who passes its objects has imported it.
+the same functions.
+
+Modules of Equinox are pytrees, and what is no array in them is static, as under eqx.filter_jit.
+
+Neither is imported here: who passes its objects has imported it.
 """
 
 from __future__ import annotations
@@ -16,6 +20,8 @@ from typing import Any
 
 import jax
 from jax.tree_util import GetAttrKey, SequenceKey
+
+from shardwright.program.leaves import is_array
 
 TAG = "shardwright"  # of the update contexts of nnx that are opened here
 KeyPath = tuple[Any, ...]
@@ -136,6 +142,32 @@ def plain_function(fn: Any) -> Any:
 def jitted(fn: Any) -> Any:
     """The jitted function of jax inside one of nnx, which keeps the options; or the function."""
     return getattr(fn, "jitted_fn", fn) if type(fn).__module__.startswith("flax.nnx") else fn
+
+
+def is_filtered(fn: Any) -> bool:
+    """Whether a function is jitted by eqx.filter_jit: whatever is no array is static."""
+    return type(fn).__name__ == "_JitWrapper" and type(fn).__module__.startswith("equinox.")
+
+
+def filter_donated(fn: Any, count: int) -> set[int]:
+    """The positions among `count` arguments that eqx.filter_jit was told to donate."""
+    if not is_filtered(fn):
+        return set()
+    return {i for i in range(count) if (fn.donate_rest if i else fn.donate_first)}
+
+
+def data_leaves(tree: Any, *, filtered: bool = False) -> list[bool]:
+    """For each leaf whether it is data; a number in a module of Equinox, or `filtered`, is not."""
+    equinox = sys.modules.get("equinox")
+
+    def is_module(node: Any) -> bool:
+        return equinox is not None and isinstance(node, equinox.Module)
+
+    return [
+        is_array(leaf) and (hasattr(leaf, "dtype") or not (filtered or is_module(node)))
+        for node in jax.tree.leaves(tree, is_leaf=is_module)
+        for leaf in jax.tree.leaves(node)
+    ]
 
 
 def split_paths(tree: Any, arrays: Any) -> Iterator[KeyPath]:

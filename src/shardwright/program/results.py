@@ -9,7 +9,6 @@ from typing import Any
 import jax
 
 from shardwright.program import frameworks
-from shardwright.program.leaves import is_array
 
 
 @dataclass(slots=True)
@@ -23,15 +22,18 @@ class Output:
     changed: dict[str, Any] = field(default_factory=dict)  # arguments changed, not as results
     sources: dict[int, int] = field(default_factory=dict)  # {output: its input in the next step}
 
-    def record(self, made: Any, paths: list[str], kept: dict[int, int]) -> list[Any]:
-        """The arrays of (updated arguments, result), both split.
+    def record(
+        self, made: Any, paths: list[str], data: list[bool], kept: dict[int, int]
+    ) -> list[Any]:
+        """The arrays of (updated arguments, result), both split, with the leaves that are data.
 
         `kept` has, for each array that need not be returned, the input at which it is found.
         """
         flat, self.tree = jax.tree.flatten(made)
         count = len(jax.tree.leaves(made[0]))
         flat[:count] = [_Unchanged(kept[id(x)]) if id(x) in kept else x for x in flat[:count]]
-        self.is_array = tuple(is_array(leaf) for leaf in flat)
+        unchanged = [isinstance(x, _Unchanged) for x in flat]
+        self.is_array = tuple(a and not b for a, b in zip(data, unchanged, strict=True))
         self.static = tuple(x for x, yes in zip(flat, self.is_array, strict=True) if not yes)
         self.paths = tuple(p for p, yes in zip(paths, self.is_array, strict=True) if yes)
         return [x for x, yes in zip(flat, self.is_array, strict=True) if yes]

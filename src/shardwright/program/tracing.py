@@ -88,6 +88,8 @@ def trace_jaxpr(fn: Callable[..., Any], signature: Signature, leaves: Sequence[A
         try_ = "give the mesh whose axes it names: under jax.set_mesh(mesh)"
         if signature.planned is None:
             try_ += ", or with mesh=... of partition(), check() or analyze()"
+    if type(failed).__name__ == "TraceContextError":  # of flax: a module that is no argument
+        try_ = "pass the module it changes as an argument"
     if isinstance(failed, jax.errors.UnexpectedTracerError):
         raise foreign_value(signature.name, _user_line(failed)) from failed
     raise ShardwrightError(

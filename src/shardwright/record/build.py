@@ -11,6 +11,7 @@ import numpy as np
 
 from shardwright._version import __version__
 from shardwright.analysis.labels import any_index
+from shardwright.analysis.text import human_bytes
 from shardwright.cost.breakdown import peak_breakdown
 from shardwright.cost.model import CostModel, model_collectives, partitioned
 from shardwright.lowering.specs import Spec, border_specs
@@ -159,7 +160,7 @@ def _state_notes(model: CostModel, result_specs: dict[str, Spec]) -> list[str]:
     return [
         f"results are stored like the arguments they become in the next step: {', '.join(heads)}"
         " (tie=False lets them differ)",
-        f"{', '.join(heads)} and the results like them are in memory at once, {size / 1e9:.3g} GB"
+        f"{', '.join(heads)} and the results like them are in memory at once, {human_bytes(size)}"
         f" per device: donate_argnums=({numbers}) saves that if the old ones are not needed",
     ]
 
