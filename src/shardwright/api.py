@@ -45,7 +45,7 @@ def analyze(
     With a `mesh`, groups that none of its axes divides are set aside.
     """
     axes = None if mesh is None else Mesh.of(mesh)
-    program = trace_call(fn, args, kwargs, static_argnums, donate_argnums, axes)
+    program = trace_call(fn, args, kwargs, static_argnums, donate_argnums, axes, tie=True)
     analysis = analyze_program(program, labels, axis_sizes=axes.sizes if axes else ())
     check_labels(analysis, labels or {})
     return analysis

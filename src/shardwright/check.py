@@ -82,7 +82,7 @@ def check(
     itself may do worse. `.plan` holds that way, ready to run. Keyword arguments are replicated.
     """
     axes, chip, most_bytes = Mesh.of(mesh), find_device(device), number("memory", memory)
-    program = trace_call(fn, args, kwargs, static_argnums, donate_argnums, axes, tie=False)
+    program = trace_call(fn, args, kwargs, static_argnums, donate_argnums, axes)
     asked = Asked(
         static_argnums=positions(static_argnums), donate_argnums=positions(donate_argnums),
         memory=most_bytes,

@@ -44,7 +44,7 @@ class Signature:
     donated_argnums: tuple[int, ...]
     mesh: Any = field(default_factory=jax.sharding.get_abstract_mesh)  # set around the function
     filtered: bool = False  # whether all that is no array is static, as under eqx.filter_jit
-    tie: bool = True  # whether a result that is the next step's argument is stored like it
+    tie: bool = False  # whether a result that is the next step's argument is stored like it
     planned: Any = None  # abstract mesh of the plan, for functions that name axes of no mesh
     output: Output = field(default_factory=lambda: Output())
 
@@ -294,7 +294,7 @@ def sign(
     static_argnums: int | Sequence[int] = (),
     donate_argnums: int | Sequence[int] = (),
     mesh: Any = None,
-    tie: bool = True,
+    tie: bool = False,
 ) -> Signature:
     """The signature of one call; `mesh` is the abstract mesh it is planned for."""
     check_callable(fn)

@@ -46,9 +46,12 @@ def trace_call(
     static_argnums: int | Sequence[int] = (),
     donate_argnums: int | Sequence[int] = (),
     mesh: Mesh | None = None,
-    tie: bool = True,
+    tie: bool = False,
 ) -> Program:
-    """The Program of one call, planned for `mesh`: its axes may be named in the function."""
+    """The Program of one call, planned for `mesh`: its axes may be named in the function.
+
+    With `tie`, results that are arguments of the next step are to be stored like them.
+    """
     planned = None if mesh is None else _jax.abstract_mesh(mesh.sizes, mesh.names)
     signature = sign(fn, args, kwargs, static_argnums, donate_argnums, planned, tie)
     return build(trace_jaxpr(fn, signature, signature.leaves(args, kwargs)), signature)
