@@ -45,7 +45,7 @@ def analyze(
     With a `mesh`, groups that none of its axes divides are set aside.
     """
     axes = None if mesh is None else Mesh.of(mesh)
-    program = trace_call(fn, args, kwargs, static_argnums, donate_argnums, axes)
+    program = trace_call(fn, args, kwargs, static_argnums, donate_argnums, axes, tie=True)
     analysis = analyze_program(program, labels, axis_sizes=axes.sizes if axes else ())
     check_labels(analysis, labels or {})
     return analysis
@@ -70,6 +70,7 @@ def partition(
     devices: int | None = None,
     unshare: bool = False,
     overlap: float = 0.0,
+    tie: bool = True,
     **kwargs: Any,
 ) -> Plan:
     """The plan for one step of `fn` on a mesh of devices.
@@ -83,12 +84,15 @@ def partition(
     - `timeout`: ends the search after that many seconds of wall-clock time; a plan that it ended
       may be another one on another machine, and says so;
     - `unshare`: let single layers differ from their like where that pays;
+    - `tie`: a result with the structure of an argument is stored as that argument is, ready for
+      the next step; False lets them differ;
     - `overlap`: the part of the shorter of compute and links that hides behind the longer.
     """
     options = read_options(
         mesh=mesh, device=device, memory=memory, tactics=tactics, seconds=seconds,
         timeout=timeout, seed=seed, donate_argnums=donate_argnums, static_argnums=static_argnums,
         progress=progress, labels=labels, devices=devices, unshare=unshare, overlap=overlap,
+        tie=tie,
     )  # fmt: skip
     return plan_call(fn, args, kwargs, options)
 
@@ -100,7 +104,7 @@ def plan_call(
     meshes = candidate_meshes(options.mesh, options.device, options.devices)
     widest = max(meshes, key=lambda mesh: len(mesh.axes))  # the code may name any axis
     program = trace_call(  # ops, values, source lines, argument paths
-        fn, args, kwargs, options.static_argnums, options.donate_argnums, widest
+        fn, args, kwargs, options.static_argnums, options.donate_argnums, widest, options.tie
     )
     analysis = analyze_program(program, options.labels)  # what may be decided
     check_labels(analysis, options.labels or {})

@@ -93,7 +93,7 @@ def check(
     analysis = analyze_program(program)
     given, warnings = resolve(program, args, in_shardings, axes)
     pinned = dict(given)
-    for position, source in program.aliases.items():
+    for position, source in program.updates.items():
         pinned[program.outputs[position]] = given[source]
     model = CostModel(analysis, axes, chip, pinned=pinned)
     decisions = decide(cheapest_order(model, claimed_groups(analysis, given, axes)))

@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from shardwright.errors import ShardwrightError
 from shardwright.mesh import Mesh
-from shardwright.program.arguments import is_array
+from shardwright.program.leaves import is_array
 from shardwright.program.types import Program, Value
 
 Given = Mapping[int, tuple[tuple[int, ...], ...]]  # input value -> mesh axes of each dim

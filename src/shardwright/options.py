@@ -35,6 +35,7 @@ class Options:
     devices: int | None = None
     unshare: bool = False
     overlap: float = 0.0
+    tie: bool = True
 
     def asked(self) -> Asked:
         """What a plan keeps of them; the positions have been checked by then."""
@@ -42,7 +43,7 @@ class Options:
             static_argnums=positions(self.static_argnums),
             donate_argnums=positions(self.donate_argnums),
             labels=dict(self.labels or {}), tactics=tuple(map(str, self.tactics or ())),
-            memory=self.memory, timeout=self.timeout, seed=self.seed,
+            memory=self.memory, timeout=self.timeout, seed=self.seed, tie=self.tie,
         )  # fmt: skip
 
 

@@ -165,7 +165,7 @@ class Plan:
         asked, mesh = self.record.asked, self.mesh
         return sign(
             fn, args, kwargs, asked.static_argnums, asked.donate_argnums,
-            _jax.abstract_mesh(mesh.sizes, mesh.names),
+            _jax.abstract_mesh(mesh.sizes, mesh.names), asked.tie,
         )  # fmt: skip
 
     def fits(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -250,8 +250,9 @@ class Plan:
     def out_shardings(self, mesh: Any = None) -> Any:
         """A tree of NamedSharding like the results."""
         bound = self._require("out_shardings()")
-        on = jax_mesh(self.mesh, mesh)
-        return bound.program.signature.output.build([sharding(on, s) for s in bound.steps.outputs])
+        steps, on = bound.steps, jax_mesh(self.mesh, mesh)
+        inputs, outputs = ([sharding(on, s) for s in x] for x in (steps.inputs, steps.outputs))
+        return bound.program.signature.output.build(outputs, inputs)
 
     def place(self, /, *args: Any, mesh: Any = None, **kwargs: Any) -> Any:
         """The arguments on the devices, split as planned; one argument gives one value back.

@@ -82,7 +82,7 @@ def name_nodes(program: Program, batches: list[OpBatch]) -> Names:
                     soft.append(pairs[~same])
                 elif dim:
                     compound.append((first + d, [base[real] + f for f in dim]))
-    for position, source in program.aliases.items():
+    for position, source in program.updates.items():
         value = program.outputs[position]
         every = np.arange(ranks[value])
         edges.append(np.stack([value_start[value] + every, value_start[source] + every], 1))

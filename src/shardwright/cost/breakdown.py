@@ -40,7 +40,7 @@ def peak_breakdown(model: CostModel, decisions: Decisions) -> Breakdown:
     _, local = model.place([decisions])
     at, peak_bytes = model.peak(decisions)
     inputs, outputs = {*program.inputs, *program.consts}, set(program.outputs)
-    tied = set(program.aliases.values())
+    tied = set(program.updates.values())
     stored = model.stored(decisions)
     found: dict[tuple[str, str, str], tuple[int, int]] = {}
     by_kind: dict[str, int] = {}

@@ -21,6 +21,7 @@ from shardwright.lowering.unchanged import check_unchanged
 from shardwright.mesh import Mesh
 from shardwright.program.arguments import Signature
 from shardwright.program.build import build
+from shardwright.program.frameworks import updating
 from shardwright.program.tracing import trace_jaxpr
 
 
@@ -151,20 +152,24 @@ class PlannedFunction:
         return self._ready[-1], signature.leaves(args, kwargs)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        ready, leaves = self._for(args, kwargs)
+        with updating():
+            ready, leaves = self._for(args, kwargs)
+            return ready.signature.output.build(self._run(ready, leaves), leaves, into=True)
+
+    def _run(self, ready: _Ready, leaves: list[Any]) -> Any:
+        """The flat results of a call."""
         mesh = as_set(self.mesh)
         if mesh is not self.mesh:
             places = [NamedSharding(mesh, place.spec) for place in ready.places]
-            return ready.signature.output.build(ready.explicit(*map(_to, leaves, places)))
+            return ready.explicit(*map(_to, leaves, places))
         with _automatic(self.mesh):
             try:
-                results = ready.jitted(*leaves)
+                return ready.jitted(*leaves)
             except ValueError:  # JAX moves no array that was put somewhere on purpose
                 moved = list(map(_placed, leaves, ready.places))
                 if all(map(operator.is_, moved, leaves)):
                     raise
-                results = ready.jitted(*moved)
-        return ready.signature.output.build(results)
+                return ready.jitted(*moved)
 
     def trace(self, /, *args: Any, **kwargs: Any) -> Any:
         """As jax.jit(fn).trace; only the types of the arguments matter, not where they are.
@@ -176,7 +181,7 @@ class PlannedFunction:
         rows = zip(signature.leaves(args, kwargs), signature.weak, strict=True)
         leaves = [_jax.bare(x, weak) for x, weak in rows]
         with _automatic(self.mesh):
-            if signature.has_static_leaves or signature.output.static:
+            if signature.is_flat or signature.output.static:
                 return flat_jit(self.fn, signature, steps, self.mesh).trace(*leaves)
             args, kwargs = signature.call(leaves)
             return tree_jit(self.fn, signature, steps, self.mesh).trace(*args, **kwargs)
@@ -188,8 +193,9 @@ class PlannedFunction:
     def eval_shape(self, /, *args: Any, **kwargs: Any) -> Any:
         """As jax.jit(fn).eval_shape."""
         signature, steps = self._prepare(args, kwargs)
-        closed = _traced(self.fn, signature, steps, signature.leaves(args, kwargs))
-        return signature.output.build([_jax.struct(aval) for aval in closed.out_avals])
+        leaves = signature.leaves(args, kwargs)
+        closed = _traced(self.fn, signature, steps, leaves)
+        return signature.output.build([_jax.struct(aval) for aval in closed.out_avals], leaves)
 
 
 def _traced(fn: Callable[..., Any], signature: Signature, steps: Steps, leaves: Any) -> Any:
@@ -244,10 +250,11 @@ def tree_jit(fn: Callable[..., Any], signature: Signature, steps: Steps, mesh: A
     def planned(*args: Any, **kwargs: Any) -> Any:
         leaves = signature.leaves(args, kwargs)
         arrays = apply_steps(_traced(fn, signature, steps, leaves), steps, mesh, leaves)
-        return signature.output.build(arrays)
+        return signature.output.build(arrays, leaves)
 
     planned.__name__ = signature.name
-    args, kwargs = signature.call([sharding(mesh, s) for s in steps.inputs])
+    inputs = [sharding(mesh, s) for s in steps.inputs]
+    args, kwargs = signature.call(inputs)
     donate = {i for i, a in enumerate(args) if signature.donates(i)}
     dynamic = tuple(a for i, a in enumerate(args) if i not in signature.static_argnums)
     options: dict[str, Any] = {} if kwargs else {"in_shardings": dynamic}
@@ -255,6 +262,6 @@ def tree_jit(fn: Callable[..., Any], signature: Signature, steps: Steps, mesh: A
         planned, static_argnums=signature.static_argnums or None,
         static_argnames=signature.static_argnames or None,
         donate_argnums=tuple(sorted(donate)),
-        out_shardings=signature.output.build([sharding(mesh, s) for s in steps.outputs]),
+        out_shardings=signature.output.build([sharding(mesh, s) for s in steps.outputs], inputs),
         **options,
     )  # fmt: skip

@@ -18,15 +18,13 @@ import numpy as np
 
 from shardwright import _jax
 from shardwright.errors import ShardwrightError
+from shardwright.program import frameworks
+from shardwright.program.leaves import is_weak, same, type_of
+from shardwright.program.results import Output, output_paths, paths_of
+from shardwright.program.side_effects import changes
+from shardwright.program.state import find_state
 
 F = TypeVar("F", bound=Callable[..., Any])
-NO_DATA = (
-    "O",
-    "S",
-    "U",
-    "M",
-    "m",
-)  # kinds of NumPy arrays that JAX has none of: objects, words, dates
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,30 +43,39 @@ class Signature:
     static_argnames: tuple[str, ...]
     donated_argnums: tuple[int, ...]
     mesh: Any = field(default_factory=jax.sharding.get_abstract_mesh)  # set around the function
+    filtered: bool = False  # whether all that is no array is static, as under eqx.filter_jit
+    tie: bool = False  # whether a result that is the next step's argument is stored like it
     planned: Any = None  # abstract mesh of the plan, for functions that name axes of no mesh
-    output: _Output = field(default_factory=lambda: _Output())
+    output: Output = field(default_factory=lambda: Output())
+
+    def flatten(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], Any]:
+        """(leaves, tree) of a call."""
+        call = _keep_static(args, kwargs, self.static_argnums, self.static_argnames)
+        return jax.tree.flatten(frameworks.split(call))
 
     def match(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | None:
         """The array leaves of a call of the same form, or None."""
-        flat, tree = jax.tree.flatten(
-            _keep_static(args, kwargs, self.static_argnums, self.static_argnames)
-        )
+        flat, tree = self.flatten(args, kwargs)
         if tree != self.tree:
             return None
         rest = [_unwrap(x) for x, used in zip(flat, self.is_input, strict=True) if not used]
         mine = [_unwrap(x) for x in self.static]
-        if not all(map(_same, rest, mine)):
+        if not all(map(same, rest, mine)):
             return None
         leaves = [leaf for leaf, used in zip(flat, self.is_input, strict=True) if used]
         try:
-            return leaves if tuple(map(_is_weak, leaves)) == self.weak else None
+            return leaves if tuple(map(is_weak, leaves)) == self.weak else None
         except TypeError:  # a leaf that is no array now
             return None
 
     @property
-    def has_static_leaves(self) -> bool:
-        """Whether something inside an argument is not an array."""
-        return any(not isinstance(x, _Static) for x in self.static)
+    def is_flat(self) -> bool:
+        """Whether only its leaves can be compiled for: something inside an argument is no array.
+
+        Objects that are updated in place are none either.
+        """
+        inside = any(not isinstance(x, _Static) for x in self.static)
+        return inside or frameworks.has_split(self._unflatten(self.paths))
 
     def donates(self, argnum: int) -> bool:
         """Whether a positional argument is donated."""
@@ -76,9 +83,7 @@ class Signature:
 
     def leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """The array leaves of a call of the same form; static parts must be equal."""
-        flat, tree = jax.tree.flatten(
-            _keep_static(args, kwargs, self.static_argnums, self.static_argnames)
-        )
+        flat, tree = self.flatten(args, kwargs)
         if tree != self.tree:
             raise ShardwrightError(
                 f"the arguments of {self.name!r} have another structure than those it was"
@@ -91,38 +96,66 @@ class Signature:
 
     def call(self, leaves: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """(args, kwargs) with these array leaves; the inverse of `leaves`."""
+        return _unwrap_call(frameworks.merge(self._unflatten(leaves)))
+
+    def _unflatten(self, leaves: Sequence[Any]) -> Any:
         arrays, rest = iter(leaves), iter(self.static)
         flat = [next(arrays if used else rest) for used in self.is_input]
-        args, kwargs = jax.tree.unflatten(self.tree, flat)
-        return tuple(map(_unwrap, args)), {k: _unwrap(v) for k, v in kwargs.items()}
+        return jax.tree.unflatten(self.tree, flat)
 
+    def run(self, fn: Callable[..., Any], leaves: Sequence[Any]) -> list[Any]:
+        """The arrays that `fn` makes of these: its results, after what it updates in place."""
+        fn = frameworks.plain_function(fn)
 
-@dataclass(slots=True)
-class _Output:
-    """The structure of what the function returned when it was traced."""
+        def call(arguments: Any) -> Any:
+            before = dict(self._held(arguments))
+            args, kwargs = _unwrap_call(arguments)
+            out = fn(*args, **kwargs)
+            self.output.changed = changes(before, dict(self._held((args, kwargs))))
+            return out
 
-    tree: Any = None
-    is_array: tuple[bool, ...] = ()
-    static: tuple[Any, ...] = ()
-    paths: tuple[str, ...] = ()
+        left, made = frameworks.run(call, self._unflatten(leaves))
+        kept = {id(x): i for i, x in enumerate(leaves) if not self.donated[i]}
+        paths = [_path_text(self.arguments, p) for p in paths_of(left, made, 0)]
+        data = frameworks.data_leaves(made, filtered=self.filtered)
+        arrays = self.output.record(made, output_paths(paths, left, made), data, kept)
+        if self.tie:
+            self.output.sources = self._sources(leaves, made, paths)
+        return arrays
 
-    def record(self, out: Any) -> list[Any]:
-        flat, self.tree = jax.tree.flatten(out)
-        self.is_array = tuple(is_array(leaf) for leaf in flat)
-        self.static = tuple(x for x, yes in zip(flat, self.is_array, strict=True) if not yes)
-        self.paths = tuple(
-            "result" + jax.tree_util.keystr(path)
-            for path, yes in zip(leaf_paths(out), self.is_array, strict=True)
-            if yes
+    def _held(self, call: Any) -> Iterator[tuple[str, Any]]:
+        """(path, leaf) of the arguments that no framework updates in place."""
+        plain = frameworks.without_references(call)
+        for path, leaf in zip(frameworks.leaf_paths(plain), jax.tree.leaves(plain), strict=True):
+            yield _path_text(self.arguments, path), leaf
+
+    def _sources(self, leaves: Sequence[Any], made: Any, updated: list[str]) -> dict[int, int]:
+        """{output: the input that it is in the next step}, for what a step is meant to repeat."""
+        numbers, rest = iter(range(len(leaves))), len(leaves)
+        call = jax.tree.unflatten(
+            self.tree, [next(numbers) if used else rest for used in self.is_input]
         )
-        return [x for x, yes in zip(flat, self.is_array, strict=True) if yes]
+        flat, tree = jax.tree.flatten(made)
+        _, result = jax.tree.unflatten(tree, range(len(flat)))
+        arguments = [*map(type_of, leaves), None]
+        data = frameworks.data_leaves(made, filtered=self.filtered)
+        results = [type_of(x) if yes else None for x, yes in zip(flat, data, strict=True)]
+        index = {path: i for i, path in enumerate(self.paths)}
+        found = {i: index[path] for i, path in enumerate(updated) if path in index}
+        found |= find_state(call, result, arguments, results)
+        places = (i for i, yes in enumerate(self.output.is_array) if yes)
+        return {
+            output: found[i]
+            for output, i in enumerate(places)
+            if i in found and found[i] < rest and results[i] == arguments[found[i]]
+        }
 
-    def build(self, arrays: Sequence[Any]) -> Any:
-        """The result with these arrays in it."""
-        values, rest = iter(arrays), iter(self.static)
-        return jax.tree.unflatten(
-            self.tree, [next(values if yes else rest) for yes in self.is_array]
-        )
+
+def _path_text(names: Sequence[str], path: Any) -> str:
+    """The path of a leaf of (args, kwargs), as a user would write it."""
+    side, which, *inner = path
+    head = names[which.idx] if side.idx == 0 else which.key
+    return head + jax.tree_util.keystr(tuple(inner))
 
 
 class _Static:
@@ -132,50 +165,13 @@ class _Static:
         self.value = value
 
 
-def _same(a: Any, b: Any) -> bool:
-    """Whether two things that are no data are equal, whatever they take equality for."""
-    if a is b:
-        return True
-    try:
-        return type(a) is type(b) and bool(np.all(a == b))
-    except Exception:  # their own __eq__ may raise anything; then they are not known to be equal
-        return False
-
-
-def leaf_paths(tree: Any) -> Iterator[tuple[Any, ...]]:
-    """The path of every leaf, as a user would write it: through a box, not into it."""
-    for path, node in jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_box)[0]:
-        if not _is_box(node):
-            yield path
-            continue
-        for inner, _ in jax.tree_util.tree_flatten_with_path(node)[0]:
-            opened = bool(inner) and getattr(inner[0], "name", None) == "value"
-            yield (*path, *inner[opened:])
-
-
-def _is_box(node: Any) -> bool:
-    """Whether a node is Flax's box around an array: a Variable of nnx, metadata of linen."""
-    return any(
-        c.__name__ in ("Variable", "AxisMetadata") and c.__module__.startswith("flax.")
-        for c in type(node).__mro__
-    )
-
-
-def is_array(leaf: Any) -> bool:
-    """Whether a leaf is data: an array, its shape, or a Python number."""
-    if isinstance(leaf, bool | int | float | complex):
-        return True
-    if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype") or callable(leaf):
-        return False
-    return getattr(leaf.dtype, "kind", "") not in NO_DATA
-
-
-def _is_weak(leaf: Any) -> bool:
-    return bool(getattr(leaf if hasattr(leaf, "dtype") else jax.typeof(leaf), "weak_type", False))
-
-
 def _unwrap(argument: Any) -> Any:
     return argument.value if isinstance(argument, _Static) else argument
+
+
+def _unwrap_call(call: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    args, kwargs = call
+    return tuple(map(_unwrap, args)), {k: _unwrap(v) for k, v in kwargs.items()}
 
 
 def _keep_static(
@@ -298,37 +294,41 @@ def sign(
     static_argnums: int | Sequence[int] = (),
     donate_argnums: int | Sequence[int] = (),
     mesh: Any = None,
+    tie: bool = False,
 ) -> Signature:
     """The signature of one call; `mesh` is the abstract mesh it is planned for."""
     check_callable(fn)
     name, count = _name(fn), len(args)
     _check_call(fn, name, args, kwargs)
-    own_static, own_static_names, own_donated = _jax.jit_options(fn)
+    own_static, own_static_names, own_donated = _jax.jit_options(frameworks.jitted(fn))
     given = _numbers("static_argnums", static_argnums, count)
     static = tuple(sorted({*given, *_own_numbers(own_static, count)}))
     given = _numbers("donate_argnums", donate_argnums, count)
     donated = {*given, *_own_numbers(own_donated, count)}
+    donated |= frameworks.filter_donated(fn, count) - set(static)
     if donated & set(static):
         raise ShardwrightError(
             f"argument {min(donated & set(static))} of {name} is both static and donated",
             try_="donate arrays only",
         )
-    donated_names = _jax.jit_donated_names(fn)
+    donated_names = _jax.jit_donated_names(frameworks.jitted(fn))
     call = _keep_static(args, kwargs, static, own_static_names)
-    flat, tree = jax.tree.flatten(call)
+    arrays = frameworks.split(call)
+    flat, tree = jax.tree.flatten(arrays)
     names = _argument_names(fn, count)
-    paths, weak, is_input, gone, rest = [], [], [], [], []
-    for path, leaf in zip(leaf_paths(call), flat, strict=True):
-        side, which, *inner = path
-        is_input.append(is_array(leaf))
-        if not is_input[-1]:
+    paths, weak, gone, rest = [], [], [], []
+    is_input = frameworks.data_leaves(arrays, filtered=frameworks.is_filtered(fn))
+    every = frameworks.split_paths(call, arrays)
+    for path, leaf, used in zip(every, flat, is_input, strict=True):
+        side, which, *_ = path
+        if not used:
             rest.append(leaf)
             continue
-        head = names[which.idx] if side.idx == 0 else which.key
-        weak.append(_is_weak(leaf))
-        paths.append(head + jax.tree_util.keystr(tuple(inner)))
+        weak.append(is_weak(leaf))
+        paths.append(_path_text(names, path))
         gone.append(which.idx in donated if side.idx == 0 else which.key in donated_names)
     return Signature(
         name, tuple(names), tuple(paths), tuple(weak), tuple(gone), tree, tuple(is_input),
         tuple(rest), static, own_static_names, tuple(sorted(donated)), planned=mesh,
+        tie=tie, filtered=frameworks.is_filtered(fn),
     )  # fmt: skip

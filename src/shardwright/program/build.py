@@ -52,13 +52,18 @@ def build(closed: Any, signature: Signature) -> Program:
     top.inputs, top.outputs = (*all_consts, *inputs), tuple(outputs)
     program = Program(
         signature.name, builder.values, builder.ops, builder.regions, inputs, all_consts,
-        top.outputs, signature.output.paths, frozenset(), {}, builder.pins, signature,
+        top.outputs, signature.output.paths, frozenset(), {}, {}, builder.pins, signature,
     )  # fmt: skip
     drop_dead(program)
     program.donated = frozenset(
         i for i, gone in zip(program.inputs, signature.donated, strict=True) if gone
     )
     program.aliases = donated_aliases(program)
+    program.updates = program.aliases | {
+        position: program.inputs[source]
+        for position, source in signature.output.sources.items()
+        if position not in program.aliases and program.outputs[position] != LITERAL
+    }
     _check_sizes(program)
     return program
 

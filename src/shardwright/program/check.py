@@ -202,7 +202,7 @@ def _check_rule(program: Program, op: Op) -> None:
 
 
 def _check_borders(program: Program) -> None:
-    """Arguments have paths; results come from `return` ties; aliases are donated and alike."""
+    """Arguments have paths; results come from `return` ties; aliases are donated, updates alike."""
     top = program.regions[TOP]
     if top.inputs != (*program.consts, *program.inputs) or top.outputs != program.outputs:
         raise _fail(program, "the function's region has other inputs or outputs")
@@ -222,5 +222,9 @@ def _check_borders(program: Program) -> None:
         result = program.outputs[position]
         if source not in program.donated or result == LITERAL:
             raise _fail(program, f"result {position} takes the place of %{source}")
+    for position, source in program.updates.items():
+        result = program.outputs[position]
+        if source not in program.inputs or result == LITERAL:
+            raise _fail(program, f"result {position} is stored like %{source}")
         if program.values[result].type != program.values[source].type:
             raise _fail(program, f"result {position} has another type than %{source}")

@@ -13,7 +13,13 @@ from shardwright.errors import ShardwrightError
 from shardwright.mesh import Mesh
 from shardwright.program.arguments import Signature, asks_which, sign
 from shardwright.program.build import build
-from shardwright.program.source import is_user_code
+from shardwright.program.side_effects import (
+    check_held,
+    foreign_value,
+    held_outside,
+    lost_change,
+)
+from shardwright.program.source import is_user_code, user_frame
 from shardwright.program.types import Program
 
 
@@ -40,10 +46,14 @@ def trace_call(
     static_argnums: int | Sequence[int] = (),
     donate_argnums: int | Sequence[int] = (),
     mesh: Mesh | None = None,
+    tie: bool = False,
 ) -> Program:
-    """The Program of one call, planned for `mesh`: its axes may be named in the function."""
+    """The Program of one call, planned for `mesh`: its axes may be named in the function.
+
+    With `tie`, results that are arguments of the next step are to be stored like them.
+    """
     planned = None if mesh is None else _jax.abstract_mesh(mesh.sizes, mesh.names)
-    signature = sign(fn, args, kwargs, static_argnums, donate_argnums, planned)
+    signature = sign(fn, args, kwargs, static_argnums, donate_argnums, planned, tie)
     return build(trace_jaxpr(fn, signature, signature.leaves(args, kwargs)), signature)
 
 
@@ -56,16 +66,20 @@ def trace_jaxpr(fn: Callable[..., Any], signature: Signature, leaves: Sequence[A
     """
 
     def flat(*arrays: Any) -> list[Any]:
-        args, kwargs = signature.call(arrays)
-        return signature.output.record(fn(*args, **kwargs))
+        return signature.run(fn, arrays)
 
     flat.__name__ = signature.name
+    held = held_outside(fn)
     types = [_jax.bare(a, weak) for a, weak in zip(leaves, signature.weak, strict=True)]
     failures: list[Exception] = []
     for mesh in _meshes_around(signature):
         try:
             with jax.sharding.use_abstract_mesh(mesh):
                 traced = _jax.trace(jax.jit(flat), tuple(types), {})
+                check_held(signature.name, held, held_outside(fn))
+                if len(traced.jaxpr.jaxpr.invars) > len(types):
+                    raise foreign_value(signature.name, None)
+                _check_changed(fn, signature, types)
                 return _jax.without_refs(traced.jaxpr)
         except ShardwrightError:
             raise
@@ -77,11 +91,41 @@ def trace_jaxpr(fn: Callable[..., Any], signature: Signature, leaves: Sequence[A
         try_ = "give the mesh whose axes it names: under jax.set_mesh(mesh)"
         if signature.planned is None:
             try_ += ", or with mesh=... of partition(), check() or analyze()"
+    if type(failed).__name__ == "TraceContextError":  # of flax: a module that is no argument
+        try_ = "pass the module it changes as an argument"
+    if isinstance(failed, jax.errors.UnexpectedTracerError):
+        raise foreign_value(signature.name, _user_line(failed)) from failed
     raise ShardwrightError(
         f"{signature.name} failed while being traced: {type(failed).__name__}: {failed}",
         at=_user_line(failed),
         try_=try_,
     ) from failed
+
+
+def _check_changed(fn: Callable[..., Any], signature: Signature, types: Sequence[Any]) -> None:
+    """Raises if an argument was changed to something that neither a result nor an op needs."""
+    changed, signature.output.changed = sorted(signature.output.changed), {}
+    if not changed:
+        return
+
+    def flat(*arrays: Any) -> tuple[list[Any], list[Any]]:
+        results = signature.run(fn, arrays)
+        left, signature.output.changed = signature.output.changed, {}  # traced values do not stay
+        return results, [left[path] for path in changed]
+
+    jaxpr = _jax.trace(jax.jit(flat), tuple(types), {}).jaxpr.jaxpr
+    results, left = jaxpr.outvars[: -len(changed)], jaxpr.outvars[-len(changed) :]
+    used = {id(v) for v in (*jaxpr.invars, *results)}
+    used |= {id(v) for eqn in jaxpr.eqns for v in eqn.invars}
+    lines = {
+        id(v): user_frame(eqn.source_info)
+        for eqn in jaxpr.eqns
+        for v in eqn.outvars
+        if id(v) not in used
+    }
+    lost = {p: lines[id(v)] for p, v in zip(changed, left, strict=True) if id(v) in lines}
+    if lost:
+        raise lost_change(signature.name, lost)
 
 
 def _meshes_around(signature: Signature) -> list[Any]:

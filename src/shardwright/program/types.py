@@ -159,6 +159,7 @@ class Program:
     output_paths: tuple[str, ...]
     donated: frozenset[int]  # inputs the caller gives up
     aliases: dict[int, int]  # output position -> donated input value whose buffer it takes
+    updates: dict[int, int]  # output position -> input value that it is stored like; aliases too
     pins: list[UserPin]
     signature: Any = None  # program.arguments.Signature
     _uses: Any = field(default=None, repr=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -9,6 +11,7 @@ import numpy as np
 
 from shardwright._version import __version__
 from shardwright.analysis.labels import any_index
+from shardwright.analysis.text import human_bytes
 from shardwright.cost.breakdown import peak_breakdown
 from shardwright.cost.model import CostModel, model_collectives, partitioned
 from shardwright.lowering.specs import Spec, border_specs
@@ -74,7 +77,7 @@ def build_record(
             found.evaluations, found.how, found.interrupted, found.timed_out, found.pins_in_code
         ),
         meshes=tuple(_mesh_row(shape) for shape in shapes),
-        notes=(*model.prices.network.notes(), *found.notes),
+        notes=(*model.prices.network.notes(), *found.notes, *_state_notes(model, result_specs)),
     )  # fmt: skip
 
 
@@ -137,6 +140,29 @@ def _large_replicated(program: Program, specs: Sequence[Spec]) -> tuple[Replicat
         if not any(spec) and v.bytes >= LARGE * max(total, 1)
     ]
     return tuple(sorted(rows, key=lambda row: (-row.bytes, row.path))[:LARGEST])
+
+
+def _state_notes(model: CostModel, result_specs: dict[str, Spec]) -> list[str]:
+    """What is stored like an argument because it is that argument of the next step, undonated."""
+    program, specs = model.analysis.program, list(result_specs.values())
+    undonated = program.updates.keys() - program.aliases.keys()
+    if not undonated or not program.signature.tie:
+        return []
+    size = sum(
+        program.values[program.outputs[i]].bytes
+        // math.prod(model.mesh.shape[axis] for on in specs[i] for axis in on)
+        for i in undonated
+    )
+    paths = [program.values[program.updates[i]].path or "" for i in sorted(undonated)]
+    heads = list(dict.fromkeys(re.split(r"[.\[]", path)[0] for path in paths))
+    names = [a for a in program.signature.arguments if a in heads]
+    numbers = ", ".join(str(program.signature.arguments.index(name)) for name in names)
+    return [
+        f"results are stored like the arguments they become in the next step: {', '.join(heads)}"
+        " (tie=False lets them differ)",
+        f"{', '.join(heads)} and the results like them are in memory at once, {human_bytes(size)}"
+        f" per device: donate_argnums=({numbers}) saves that if the old ones are not needed",
+    ]
 
 
 def _mesh_row(shape: Shape) -> MeshRow:

@@ -140,6 +140,12 @@ def to_python(record: PlanRecord) -> str:
             f"the file of this plan does not say how {program} is called: it is of version 1",
             try_="plan.bind(fn, *args).to_python(), or plan again and save",
         )
+    updated = [path for path in record.results if not path.startswith("result")]
+    if updated:
+        raise ShardwrightError(
+            f"{program} updates {updated[0]} in place, which jax.jit alone does not",
+            try_="plan.jit(fn), or a function that returns what it updates",
+        )
     return SNIPPET.format(
         name=_prose(program, "the function"), fn=program if program.isidentifier() else "fn",
         mesh=_prose(str(record.mesh), "the axes below"), count=record.mesh.size,

@@ -114,33 +114,16 @@ def value_groups(analysis: Analysis) -> list[list[tuple[int, int]]]:
 
 
 def _batch(analysis: Analysis, groups_of: list[list[tuple[int, int]]]) -> tuple[int, ...]:
-    """Groups that count examples: leading dims of inputs, never contracted going forward.
-
-    Behind a dim that a loop goes over (time, microbatches) the next dim leads.
-    """
+    """Groups that count examples: leading dims of inputs, never contracted going forward."""
     program = analysis.program
-    contracted = _contracted(analysis)
-    looped = {
-        g for op in program.ops if op.tie is Tie.SCAN_XS and op.operands[0] != LITERAL
-        for g, dim in groups_of[op.operands[0]] if dim == 0
-    }  # fmt: skip
     worth = {g.index: g for g in analysis.groups}
-    leading: dict[int, list[int]] = {}
-    for v in program.inputs:
-        first_dim = int(any(dim == 0 and g in looped for g, dim in groups_of[v]))
-        for g, dim in groups_of[v]:
-            if (
-                dim == first_dim
-                and g in worth
-                and g not in contracted
-                and not worth[g].conflict_sets
-            ):
-                leading.setdefault(g, []).append(v)
-    if not leading:
+    leading = _leading(analysis, groups_of)
+    once = [g for g in leading if not worth[g].conflict_sets]  # at most one dim of a value
+    if not once:
         return ()
     made = _made_by_dots(analysis, groups_of)
     first = max(
-        leading,
+        once,
         key=lambda g: (made.get(g, 0), worth[g].activation_bytes - worth[g].argument_bytes, -g),
     )
     if worth[first].activation_bytes == 0:
@@ -154,6 +137,48 @@ def _batch(analysis: Analysis, groups_of: list[list[tuple[int, int]]]) -> tuple[
     ]  # fmt: skip
     others.sort(key=lambda g: (-worth[g].activation_bytes, g))
     return (first, *others)
+
+
+def _leading(analysis: Analysis, groups_of: list[list[tuple[int, int]]]) -> dict[int, list[int]]:
+    """{group that may count examples: the inputs that it leads}
+
+    Behind a dim that a loop goes over (time, microbatches) the next one leads, be it another dim
+    or the rest of the same: a batch that is reshaped to [microbatches, examples]. So it does
+    behind the positions of a sequence, in data with time first, if all that is computed for
+    positions is computed for examples too.
+    """
+    program, contracted = analysis.program, _contracted(analysis)
+    worth = {g.index: g for g in analysis.groups}
+    positions = {g for g in contracted & worth.keys() if worth[g].conflict_sets}
+    behind = _looped(program, groups_of) | positions
+    made = _made_by_dots(analysis, groups_of)
+    leading: dict[int, list[int]] = {}
+    for v, source in (*((v, v) for v in program.inputs), *_slices(program)):
+        rows = [(g, dim) for g, dim in groups_of[v] if g not in behind]
+        least = max((made.get(g, 0) for g, _ in groups_of[v] if g in positions), default=0)
+        for g, dim in rows:
+            first = dim == rows[0][1] and made.get(g, 0) >= least
+            if first and g in worth and g not in contracted:
+                leading.setdefault(g, []).append(source)
+    return leading
+
+
+def _looped(program: Program, groups_of: list[list[tuple[int, int]]]) -> set[int]:
+    """Groups of the dims that loops go over, entry by entry."""
+    return {
+        g for op in program.ops if op.tie is Tie.SCAN_XS and op.operands[0] != LITERAL
+        for g, dim in groups_of[op.operands[0]] if dim == 0
+    }  # fmt: skip
+
+
+def _slices(program: Program) -> list[tuple[int, int]]:
+    """(result, input) of each op in a loop that slices an input: a microbatch by its number."""
+    return [
+        (op.results[0], program.origin(op.operands[0]))
+        for op in program.ops
+        if op.name == "dynamic_slice" and op.region != TOP and op.operands[0] != LITERAL
+        and program.values[program.origin(op.operands[0])].path is not None
+    ]  # fmt: skip
 
 
 def _made_by_dots(analysis: Analysis, groups_of: list[list[tuple[int, int]]]) -> dict[int, int]:

@@ -111,7 +111,7 @@ def _pinned(layout: Layout, axes: int, dims: Sequence[Sequence[int]]) -> Placeme
 def find_updates(program: Program) -> list[bool]:
     """[values] whether each never feeds a contraction: gradients, moments, new weights.
 
-    A result that takes the place of a donated input has that input's sharding; a loop's carry has
+    A result that is an argument of the next step has that argument's sharding; a loop's carry has
     one sharding before, inside and after the loop, and in its condition.
     """
     feeds = [False] * (len(program.values) + 1)  # the last entry stands for literals
@@ -125,6 +125,6 @@ def find_updates(program: Program) -> list[bool]:
                 for v in (*op.operands, *alike):
                     feeds[v] = True
         feeds[LITERAL] = False
-    for position, source in program.aliases.items():
+    for position, source in program.updates.items():
         feeds[program.outputs[position]] = feeds[source]
     return [not f for f in feeds[:-1]]

@@ -1,0 +1,74 @@
+"""What a call leaves behind: results, and objects that the function has updated in place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+
+from shardwright.program import frameworks
+
+
+@dataclass(slots=True)
+class Output:
+    """The structure of what the function made when it was traced: (updated arguments, result)."""
+
+    tree: Any = None
+    is_array: tuple[bool, ...] = ()
+    static: tuple[Any, ...] = ()  # leaves that are no arrays, and _Unchanged ones
+    paths: tuple[str, ...] = ()
+    changed: dict[str, Any] = field(default_factory=dict)  # arguments changed, not as results
+    sources: dict[int, int] = field(default_factory=dict)  # {output: its input in the next step}
+
+    def record(
+        self, made: Any, paths: list[str], data: list[bool], kept: dict[int, int]
+    ) -> list[Any]:
+        """The arrays of (updated arguments, result), both split, with the leaves that are data.
+
+        `kept` has, for each array that need not be returned, the input at which it is found.
+        """
+        flat, self.tree = jax.tree.flatten(made)
+        count = len(jax.tree.leaves(made[0]))
+        flat[:count] = [_Unchanged(kept[id(x)]) if id(x) in kept else x for x in flat[:count]]
+        unchanged = [isinstance(x, _Unchanged) for x in flat]
+        self.is_array = tuple(a and not b for a, b in zip(data, unchanged, strict=True))
+        self.static = tuple(x for x, yes in zip(flat, self.is_array, strict=True) if not yes)
+        self.paths = tuple(p for p, yes in zip(paths, self.is_array, strict=True) if yes)
+        return [x for x, yes in zip(flat, self.is_array, strict=True) if yes]
+
+    def build(
+        self, arrays: Sequence[Any], inputs: Sequence[Any] = (), *, into: bool = False
+    ) -> Any:
+        """The result with these arrays in it; `into`: the caller's objects are updated as well."""
+        values, rest = iter(arrays), iter(self.static)
+        leaves = [next(values if yes else rest) for yes in self.is_array]
+        flat = [inputs[x.input] if isinstance(x, _Unchanged) else x for x in leaves]
+        tree = jax.tree.unflatten(self.tree, flat)
+        _, out = frameworks.write_back(tree) if into else frameworks.merge(tree)
+        return out
+
+
+@dataclass(frozen=True, slots=True)
+class _Unchanged:
+    """An array of an argument that the function leaves as it is."""
+
+    input: int
+
+
+def paths_of(left: Any, made: Any, side: int) -> list[Any]:
+    """The paths of the leaves of the updated arguments (0) or of the result (1)."""
+    every = frameworks.split_paths(left, made)
+    return [tuple(inner) for (first, *inner) in every if first.idx == side]
+
+
+def output_paths(updated: list[str], left: Any, made: Any) -> list[str]:
+    """What the leaves of (updated arguments, result) are called: as in the result, if there."""
+    rows = zip(frameworks.leaf_paths(left[1]), jax.tree.leaves(left[1]), strict=True)
+    returned = {id(leaf): path for path, leaf in rows}
+    first = [
+        "result" + jax.tree_util.keystr(returned[id(leaf)]) if id(leaf) in returned else path
+        for leaf, path in zip(jax.tree.leaves(made[0]), updated, strict=True)
+    ]
+    return first + ["result" + jax.tree_util.keystr(p) for p in paths_of(left, made, 1)]
