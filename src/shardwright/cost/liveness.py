@@ -22,7 +22,7 @@ NO_POINT = -1
 # A repeated layer has at most this many points of one op class that can be peaks.
 PERIOD = 64
 # Ties whose inner value is the outer buffer itself.
-SAME_BUFFER = (*CONSTS, *INITS, Tie.COND_OPERAND)
+SAME_BUFFER = (*CONSTS, *INITS, Tie.COND_OPERAND, Tie.MANUAL_IN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,12 @@ def find_lifetimes(program: Program, fusion: Fusion) -> Lifetimes:
             inside = program.regions[op.body[0]]
             if op.tie in SAME_BUFFER:
                 shared[list(op.results)] = True
+            if op.tie is Tie.MANUAL_OUT:  # the shard that a device gives is the result's buffer
+                shared[op.operands[0]] = True
+                first[op.results[0]] = first[op.operands[0]]
+                continue
+            if op.tie is Tie.MANUAL_IN:  # read until the shard is last read, see below
+                continue
             at = max(at, *ends)
             if at == op.index:  # an exit: the loop's result exists since the loop began
                 for r in op.results:
@@ -75,6 +81,8 @@ def find_lifetimes(program: Program, fusion: Fusion) -> Lifetimes:
             if v != LITERAL:
                 last[v] = max(last[v], at)
     for op in reversed(program.ops):  # fused work reads its sources where it is itself read
+        if op.tie is Tie.MANUAL_IN:
+            last[op.operands[0]] = max(last[op.operands[0]], op.index, last[op.results[0]])
         for v in op.results:
             if not fusion.materialised[v]:
                 for s in fusion.sources[v]:

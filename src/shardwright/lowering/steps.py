@@ -30,7 +30,7 @@ from shardwright.spmd.sums import passing_order
 class Steps:
     """The whole program."""
 
-    actions: dict[Key, Actions]  # of every live op
+    actions: dict[Key, Actions]  # of every live op that some axis may split
     inputs: tuple[Spec, ...]
     outputs: tuple[Spec, ...]
     types: dict[str, str]  # {argument path: type}
@@ -62,15 +62,24 @@ def make_steps(model: CostModel, decisions: Decisions) -> Steps:
     decided, shardings = partitioned(model, decisions), Shardings(model, decisions)
     program, classes = decided.program, decided.classes.of_op.tolist()
     given = _Given(decided, classes, shardings, find_deferred(decided))
+    on_shards = _all_manual(program)
     return Steps(
         {
             op.key: tuple(_actions(given, op)) for op in program.ops
-            if classes[op.index] != NO_CLASS
+            if classes[op.index] != NO_CLASS and not on_shards[op.region]
         },
         tuple(shardings.stored(v) for v in program.inputs),
         tuple(shardings.stored(v) for v in program.outputs),
         argument_types(program), program,
     )  # fmt: skip
+
+
+def _all_manual(program: Program) -> list[bool]:
+    """[regions] whether shard_maps around leave no axis automatic: it runs as the user wrote it."""
+    left: list[bool] = []
+    for region in program.regions:
+        left.append(not region.partial if region.mesh else bool(left) and left[region.parent])
+    return left
 
 
 def _actions(given: _Given, op: Op) -> Iterator[Action]:

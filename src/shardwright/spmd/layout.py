@@ -38,12 +38,13 @@ class Layout(NamedTuple):
     update: bool  # never feeds a contraction: may claim in scope UPDATES
     pinned: Placement | None = None  # stored like this whatever the lists say
     made_up: bool = False  # of numbers in the program alone: any device can make any part of it
+    closed: tuple[int, ...] = ()  # axes of the shard_maps around it: it is a shard over them
 
     @property
     def geometry(self) -> Layout:
         """What matters for how parts move: the groups of the atoms do not."""
         atoms = tuple([a._replace(group=0, bit=NO_BIT, side=0) for a in self.atoms])
-        return self._replace(atoms=atoms, update=False, pinned=None)
+        return self._replace(atoms=atoms, update=False, pinned=None, closed=())
 
     def pads(self, atom: int) -> bool:
         """Whether an axis may split the atom unevenly: inside a program, a dim of its own."""
@@ -73,9 +74,9 @@ class Layout(NamedTuple):
     def can_store(self, placement: Placement, axis_sizes: Sequence[int]) -> bool:
         """Whether each axis can split its atom, given what the axes before it split."""
         parts = [1] * len(self.atoms)
-        for atom, n in zip(placement, axis_sizes, strict=True):
+        for axis, (atom, n) in enumerate(zip(placement, axis_sizes, strict=True)):
             if atom != WHOLE:
-                if not self.can_split(atom, parts, n):
+                if axis in self.closed or not self.can_split(atom, parts, n):
                     return False
                 parts[atom] *= n
         return True
