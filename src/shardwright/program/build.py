@@ -12,7 +12,7 @@ from shardwright.errors import ShardwrightError
 from shardwright.program.arguments import Signature
 from shardwright.program.dead import drop_dead
 from shardwright.program.interpret import CUSTOM, OUTSIDE, REMATS, Key, Place, enter, interpret
-from shardwright.program.pins import user_pins
+from shardwright.program.pins import shard_map_pins, user_pins
 from shardwright.program.regions import Borders, Split
 from shardwright.program.rule_cache import RuleCache
 from shardwright.program.ties import Tie
@@ -55,6 +55,7 @@ def build(closed: Any, signature: Signature) -> Program:
         top.outputs, signature.output.paths, frozenset(), {}, builder.pins, signature,
     )  # fmt: skip
     drop_dead(program)
+    program.pins += shard_map_pins(program)
     program.donated = frozenset(
         i for i, gone in zip(program.inputs, signature.donated, strict=True) if gone
     )

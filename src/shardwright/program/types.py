@@ -142,7 +142,7 @@ class UserPin:
 
     value: int
     sharding: Any
-    by: str  # "with_sharding_constraint", "reshard" or "out_sharding"
+    by: str  # "with_sharding_constraint", "reshard", "out_sharding" or "shard_map"
 
 
 @dataclass(slots=True, weakref_slot=True)
