@@ -34,7 +34,7 @@ NO_EXAMPLE = {
     "empty2": "made inside while loops by JAX itself",
     **dict.fromkeys(
         ("all_gather", "all_gather_invariant", "all_to_all", "axis_index", "ppermute",
-         "psum_invariant", "pvary", "reduce_scatter"),
+         "psum_invariant", "reduce_scatter"),
         "only in a shard_map, where tests/plans/test_shard_map.py compiles it",
     ),
 }  # fmt: skip

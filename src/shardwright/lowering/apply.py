@@ -20,7 +20,7 @@ from shardwright.lowering.movement import Mover
 from shardwright.lowering.perform import Site, perform
 from shardwright.lowering.slots import Slot, all_invariant
 from shardwright.lowering.steps import Steps
-from shardwright.program.interpret import CALLS, CUSTOM, OUTSIDE, REMATS, Key, Place, enter
+from shardwright.program.interpret import CALLS, CUSTOM, OUTSIDE, REMATS, VIEWS, Key, Place, enter
 from shardwright.program.regions import Body, Borders, Port
 from shardwright.program.ties import Tie
 
@@ -93,6 +93,10 @@ class Lowering:
 
     def op(self, eqn: Any, operands: list[Slot], place: Place) -> list[Slot]:
         """The results of an op."""
+        if eqn.primitive.name in VIEWS:
+            arrays = _jax.bind(eqn, [s.array for s in operands])
+            slots = zip(arrays, operands, strict=True)
+            return [Slot(a, unreduced=s.unreduced, invariant=s.invariant) for a, s in slots]
         site = Site(eqn, place.transposed, list(operands))
         perform(self.take(place.key) or AS_IT_IS, site, self.mover)
         return _marked(site.results, operands)

@@ -11,7 +11,16 @@ from shardwright import _jax
 from shardwright.errors import ShardwrightError
 from shardwright.program.arguments import Signature
 from shardwright.program.dead import drop_dead
-from shardwright.program.interpret import CUSTOM, OUTSIDE, REMATS, Key, Place, enter, interpret
+from shardwright.program.interpret import (
+    CUSTOM,
+    OUTSIDE,
+    REMATS,
+    VIEWS,
+    Key,
+    Place,
+    enter,
+    interpret,
+)  # fmt: skip
 from shardwright.program.pins import shard_map_pins, user_pins
 from shardwright.program.regions import Borders, Split
 from shardwright.program.rule_cache import RuleCache
@@ -98,6 +107,8 @@ class Builder:
 
     def op(self, eqn: Any, operands: list[int], place: Place) -> list[int]:
         """Appends the op of one equation."""
+        if eqn.primitive.name in VIEWS:
+            return operands
         index = len(self.ops)
         results = [self.new_value(v.aval, index) for v in eqn.outvars]
         rule = self.known.rule(eqn)

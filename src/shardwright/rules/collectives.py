@@ -8,13 +8,6 @@ from shardwright.rules.registry import register
 from shardwright.rules.rule import NOTHING, Collective, OpShape, Rule, einsum
 
 
-@register("pvary")
-def _marker(op: OpShape) -> Rule:
-    """Says in the types that shards may differ between devices, and computes nothing."""
-    dims = [op.dims(n) for n in range(len(op.operands))]
-    return einsum(op, dims, dims, unit=NOTHING, work=0.0, fusible=True)
-
-
 @register("axis_index")
 def _axis_index(op: OpShape) -> Rule:
     return einsum(op, [], [[]], unit=NOTHING, work=0.0)
