@@ -10,6 +10,7 @@ from shardwright.cost.model import CostModel, partitioned
 from shardwright.lowering import actions as do
 from shardwright.lowering.actions import Action, Actions
 from shardwright.lowering.convolution import convolution
+from shardwright.lowering.ragged import ragged_dot
 from shardwright.lowering.reductions import Deferred, find_deferred, partial_sums
 from shardwright.lowering.specs import Shardings, Spec, Way
 from shardwright.lowering.workarounds import WORKAROUNDS, picked_dims
@@ -153,6 +154,10 @@ def _compute(given: _Given, op: Op, ways: list[Way]) -> Action:
         return do.OnShards(_reads(given, op), tuple(way[0] for way in ways))
     if op.name in WORKAROUNDS["convolutions"].primitives:
         return convolution(given.partitioned, op) or do.Compute()
+    if (
+        op.name == "ragged_dot_general"
+    ):  # where a group begins in its rows, a compiler does not know
+        return ragged_dot(given.partitioned, op) or do.Compute()
     if op.name in WORKAROUNDS["entry held alone"].primitives:
         dims = picked_dims(given.partitioned, op, _reads(given, op)[0])
         return do.PickEntries(dims) if dims else do.Compute()
