@@ -378,7 +378,15 @@ def is_extended(dtype: Any) -> bool:
 
 def struct(aval: Any) -> Any:
     """An abstract type as jax.eval_shape gives it."""
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
+    weak, varies = getattr(aval, "weak_type", False), getattr(aval, "manual_axis_type", None)
+    if varies is None or varies.empty:
+        return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=weak)
+    around = jax.sharding.NamedSharding(
+        jax.sharding.get_abstract_mesh(), jax.sharding.PartitionSpec()
+    )
+    return jax.ShapeDtypeStruct(  # in a shard_map: over which axes shards may differ
+        aval.shape, aval.dtype, weak_type=weak, manual_axis_type=varies, sharding=around
+    )
 
 
 def name_scope(name: str) -> Any:
@@ -399,6 +407,48 @@ def kernel_name(params: Mapping[str, Any]) -> str | None:
         return params["name"]
     info = getattr(params.get("jaxpr"), "debug_info", None)
     return getattr(info, "func_name", None)
+
+
+class ShardMap(NamedTuple):
+    """A shard_map equation; axes of one device are left out."""
+
+    body: Any  # a closed jaxpr, on shards
+    mesh: tuple[tuple[str, int], ...]  # (axis, size), in order
+    manual: tuple[str, ...]  # the axes that its body names
+    partial: bool  # whether other axes stay automatic
+    in_specs: tuple[Any, ...]
+    out_specs: tuple[Any, ...]
+
+
+def shard_map_of(eqn: Any) -> ShardMap:
+    """What a shard_map equation says."""
+    params, mesh = eqn.params, eqn.params["mesh"]
+    axes = tuple((axis, size) for axis, size in mesh.shape.items() if size > 1)
+    manual = tuple(axis for axis, _ in axes if axis in params["newly_manual_axes"])
+    kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
+    closed = jax.sharding.AxisType.Manual  # in a shard_map around
+    partial = any(kinds[axis] != closed for axis, _ in axes if axis not in manual)
+    body = ClosedJaxpr(params["jaxpr"], ())
+    return ShardMap(body, axes, manual, partial, params["in_specs"], params["out_specs"])
+
+
+def bind_shard_map(eqn: Any, args: list[Any], mesh: Any, run: Callable[..., list[Any]]) -> Any:
+    """Evaluates a shard_map equation on these arguments and this mesh, with another body."""
+    mapped, params = shard_map_of(eqn), eqn.params
+    call = jax.shard_map(
+        run, mesh=mesh, in_specs=mapped.in_specs, out_specs=list(mapped.out_specs),
+        axis_names=set(params["newly_manual_axes"]), check_vma=params["check_vma"],
+    )  # fmt: skip
+    stack = source_info_util.current_name_stack() + eqn.source_info.name_stack
+    with source_info_util.user_context(eqn.source_info.traceback, name_stack=stack):
+        return call(*args)
+
+
+def automatic_axes(mesh: Any) -> set[str]:
+    """The axes of a mesh that are not those of a shard_map around."""
+    manual = jax.sharding.AxisType.Manual
+    kinds = zip(mesh.axis_names, mesh.axis_types, strict=True)
+    return {axis for axis, kind in kinds if kind != manual}
 
 
 def jit_donated_names(fn: Any) -> tuple[str, ...]:

@@ -350,7 +350,8 @@ def test_a_shard_map_without_a_mesh() -> None:
         return jax.shard_map(layer, in_specs=specs, out_specs=P("data", "model"))(x, w)
 
     plan = sw.partition(mapped, X, W, mesh=AXES, device=DEVICES["balanced"], seconds=0.2)
-    assert plan.record.opaque == {"shard_map": 1}
+    assert plan.record.opaque == {}
+    assert plan.specs() == {"x": P("data"), "w": P(None, "model")}
     np.testing.assert_allclose(plan.jit(mapped)(X, W), layer(X, W), rtol=1e-6)
     assert plan.verify(run=True).numbers_agree
 

@@ -32,7 +32,12 @@ NO_EXAMPLE = {
     "select_and_scatter": "lax offers no way to it; select_and_scatter_add shares the code",
     "stage": "folded while tracing",
     "empty2": "made inside while loops by JAX itself",
-}
+    **dict.fromkeys(
+        ("all_gather", "all_gather_invariant", "all_to_all", "axis_index", "ppermute",
+         "psum_invariant", "reduce_scatter"),
+        "only in a shard_map, where tests/plans/test_shard_map.py compiles it",
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: e.title)

@@ -37,9 +37,6 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("philox2x32 u32[4] u32[4] u32[4]", "i"): NO_SHARDY,
     ("philox4x32 u32[4] u32[4] u32[4] u32[4] u32[4] u32[4]", "i"): NO_SHARDY,
     ("conv_general_dilated f32[4,8,8,6] f32[3,3,3,8] two groups", "i j k l"): _GROUPS,
-    ("ragged_dot_general f32[8,4] f32[3,4,6] grouped rows", "i"): (
-        "XLA:CPU computes every row with every group; the TPU kernel needs all rows"
-    ),
     ("scatter f32[4,8] f32[4] one column", "j"): (
         "XLA:CPU masks a single update; the TPU compiler gathers the operand"
     ),

@@ -25,7 +25,7 @@ NO_POINT = -1
 PERIOD = 64
 _TIE = -1  # in place of an operand
 # Ties whose inner value is the outer buffer itself.
-SAME_BUFFER = (*CONSTS, *INITS, Tie.COND_OPERAND)
+SAME_BUFFER = (*CONSTS, *INITS, Tie.COND_OPERAND, Tie.MANUAL_IN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +77,12 @@ def find_lifetimes(
             inside = program.regions[op.body[0]]
             if op.tie in SAME_BUFFER:
                 shared[list(op.results)] = True
+            if op.tie is Tie.MANUAL_OUT:  # the shard that a device gives is the result's buffer
+                shared[op.operands[0]] = True
+                first[op.results[0]] = first[op.operands[0]]
+                continue
+            if op.tie is Tie.MANUAL_IN:  # read until the shard is last read, see below
+                continue
             at = max(at, *ends)
             if at == time[op.index]:  # an exit: the loop's result exists since the loop began
                 for r in op.results:
@@ -85,6 +91,8 @@ def find_lifetimes(
             if v != LITERAL:
                 last[v] = max(last[v], at)
     for op in reversed(program.ops):  # fused work reads its sources where it is itself read
+        if op.tie is Tie.MANUAL_IN:
+            last[op.operands[0]] = max(last[op.operands[0]], op.index, last[op.results[0]])
         for v in op.results:
             if not fusion.materialised[v]:
                 for s in fusion.sources[v]:

@@ -22,6 +22,7 @@ from shardwright.cost.prices import DevicePrices
 from shardwright.cost.roofline import stream_s
 from shardwright.cost.schedule import breadth_first, program_order
 from shardwright.mesh import Mesh
+from shardwright.program.manual import find_shard_maps
 from shardwright.program.types import TOP
 from shardwright.spmd.decisions import Decisions, Placement
 from shardwright.spmd.follow import Choice
@@ -64,7 +65,7 @@ class CostModel:
         self.analysis, self.mesh, self.device, self.overlap = analysis, mesh, device, overlap
         self.pinned = dict(pinned or {})  # value -> axes per dim, whatever the lists say
         self.prices = DevicePrices(mesh, device)
-        self.layouts = Layouts(analysis, mesh.sizes, pinned)
+        self.layouts = Layouts(analysis, mesh.sizes, pinned, find_shard_maps(program, mesh))
         self.classes = fold_ops(analysis, self.layouts, find_rounds(program))
         self.fusion = find_fusions(program, device)
         self.weights = weigh(program, self.classes, self.layouts.of_value)

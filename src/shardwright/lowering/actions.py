@@ -152,6 +152,20 @@ class Convolve:
 
 
 @dataclass(frozen=True, slots=True)
+class RaggedDot:
+    """A ragged dot on each device's rows, of the groups that they belong to."""
+
+    operands: tuple[Spec, ...]
+    result: Spec
+    rows_over: tuple[str, ...]  # axes
+    sums: tuple[tuple[str, ...], ...]  # the axes of one reduction after the other
+
+    def __str__(self) -> str:
+        total = "".join(f", sum over {'+'.join(axes)}" for axes in self.sums)
+        return f"multiply rows over {'+'.join(self.rows_over)} in shard_map{total}"
+
+
+@dataclass(frozen=True, slots=True)
 class PartialSums:
     """The op's partial sums as data: split dims become leading dims of operands and result."""
 
@@ -200,7 +214,8 @@ class Store:
 
 Action = (
     Constrain | BeforeLoop | StartSum | ClampStarts
-    | Compute | Rematerialize | PickEntries | OnShards | Convolve | PartialSums | PassSums
+    | Compute | Rematerialize | PickEntries | OnShards | Convolve | RaggedDot
+    | PartialSums | PassSums
     | Reduce | Store
 )  # fmt: skip
 Actions = tuple[Action, ...]

@@ -8,6 +8,7 @@ everything else is evaluated as it is.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import jax
@@ -19,7 +20,7 @@ from shardwright.lowering.movement import Mover
 from shardwright.lowering.perform import Site, perform
 from shardwright.lowering.slots import Slot, all_invariant
 from shardwright.lowering.steps import Steps
-from shardwright.program.interpret import CALLS, CUSTOM, OUTSIDE, REMATS, Key, Place, enter
+from shardwright.program.interpret import CALLS, CUSTOM, OUTSIDE, REMATS, VIEWS, Key, Place, enter
 from shardwright.program.regions import Body, Borders, Port
 from shardwright.program.ties import Tie
 
@@ -92,6 +93,10 @@ class Lowering:
 
     def op(self, eqn: Any, operands: list[Slot], place: Place) -> list[Slot]:
         """The results of an op."""
+        if eqn.primitive.name in VIEWS:
+            arrays = _jax.bind(eqn, [s.array for s in operands])
+            slots = zip(arrays, operands, strict=True)
+            return [Slot(a, unreduced=s.unreduced, invariant=s.invariant) for a, s in slots]
         site = Site(eqn, place.transposed, list(operands))
         perform(self.take(place.key) or AS_IT_IS, site, self.mover)
         return _marked(site.results, operands)
@@ -121,7 +126,7 @@ class Lowering:
         return _marked([Slot(a, s.literal, s.unreduced) for a, s in rows], operands)
 
     def region(self, eqn: Any, borders: Borders, operands: list[Slot], place: Place) -> list[Slot]:
-        """The results of a loop or branch, rebuilt with constrained bodies."""
+        """The results of a loop or branch, rebuilt with constrained bodies, or of a shard_map."""
         args = [s.array for s in operands]
         inlets: dict[Port, Inlet] = {}
         for entry in borders.entries:
@@ -137,10 +142,16 @@ class Lowering:
             port: Outlet(tie, n) for leaves, tie in zip(borders.exits, exits, strict=True)
             for n, port in enumerate(leaves.outputs)
         }  # fmt: skip
-        bodies = [
-            self.body(b, body, inlets, outlets, place) for b, body in enumerate(borders.bodies)
-        ]
-        arrays = _jax.bind(eqn, args, **borders.with_bodies(bodies))
+        if borders.bodies[0].partial and self.mover.mesh is not None:
+            run = self.runner(0, borders.bodies[0], inlets, outlets, place)
+            arrays = _jax.bind_shard_map(eqn, args, self.mover.mesh, run)
+        elif borders.bodies[0].mesh:  # no axis is left to split its shards
+            arrays = _jax.bind(eqn, args)
+        else:
+            bodies = [
+                self.body(b, body, inlets, outlets, place) for b, body in enumerate(borders.bodies)
+            ]
+            arrays = _jax.bind(eqn, args, **borders.with_bodies(bodies))
         results = []
         for leaves, tie, array in zip(borders.exits, exits, arrays, strict=True):
             unreduced = next((inlets[port].unreduced for port in leaves.next_round), None)
@@ -152,11 +163,24 @@ class Lowering:
         outlets: Mapping[Port, Outlet], place: Place,
     ) -> Any:  # fmt: skip
         """The closed jaxpr of a constrained body."""
+        run = self.runner(number, body, inlets, outlets, place)
+        entries = [inlets[Port(number, i)] for i in range(len(body.jaxpr.in_avals))]
+        return _retraced(run, body.jaxpr, [inlet.unreduced for inlet in entries])
+
+    def runner(
+        self, number: int, body: Body, inlets: Mapping[Port, Inlet],
+        outlets: Mapping[Port, Outlet], place: Place,
+    ) -> Callable[..., list[Any]]:  # fmt: skip
+        """A constrained body as a function of its inputs."""
         jaxpr, _ = _jax.open_jaxpr(body.jaxpr)
         entries = [inlets[Port(number, i)] for i in range(len(jaxpr.invars))]
         exits = [outlets.get(Port(number, i)) for i in range(len(jaxpr.outvars))]
 
         def run(*arrays: Any) -> list[Any]:
+            with self.mover.on_shards() if body.mesh else nullcontext():
+                return constrained(*arrays)
+
+        def constrained(*arrays: Any) -> list[Any]:
             given = [self.input(a, inlet) for a, inlet in zip(arrays, entries, strict=True)]
             changes = None  # in a branch nothing goes round
             if body.consts is not None:
@@ -172,7 +196,7 @@ class Lowering:
                     for s, v, outlet in zip(out, jaxpr.outvars, exits, strict=True)
                 ]  # fmt: skip
 
-        return _retraced(run, jaxpr, [inlet.unreduced for inlet in entries])
+        return run
 
     def input(self, array: Any, inlet: Inlet) -> Slot:
         """What a body gets through an entry tie."""

@@ -32,6 +32,15 @@ class Mover:
         yield
         self._trip, self._copies = outside
 
+    @contextmanager
+    def on_shards(self) -> Iterator[None]:
+        """Inside a shard_map: only the axes that are not its own split anything."""
+        outside = self.mesh, self._shardings
+        self.mesh, self._shardings = jax.sharding.get_abstract_mesh(), {}
+        with self.another_trace():
+            yield
+        self.mesh, self._shardings = outside
+
     def lead(self, array: Any, way: Way) -> Any:
         """The array led through these shardings."""
         for spec in way:

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from shardwright import _jax
 from shardwright.lowering.specs import Spec, partition_spec
 
 
@@ -17,5 +18,5 @@ def on_parts(
     out = [*map(partition_spec, results)] if isinstance(results, list) else partition_spec(results)
     return jax.shard_map(
         fn, mesh=mesh, in_specs=tuple(map(partition_spec, operands)), out_specs=out,
-        check_vma=False,
+        check_vma=False, axis_names=_jax.automatic_axes(mesh),
     )  # fmt: skip

@@ -16,6 +16,7 @@ from shardwright.lowering.convolution import convolve
 from shardwright.lowering.movement import Mover
 from shardwright.lowering.partial import add_up, in_first_part, over_leading, split_dims
 from shardwright.lowering.parts import on_parts
+from shardwright.lowering.ragged import multiply
 from shardwright.lowering.slots import Recipe, Slot
 from shardwright.lowering.workarounds import clamped_starts, scattered, sliced
 
@@ -85,6 +86,10 @@ def _on_shards(action: do.OnShards, site: Site, mover: Mover) -> None:
 
 def _convolve(action: do.Convolve, site: Site, mover: Mover) -> None:
     site.results = [Slot(convolve(site.eqn, site.arrays, action, mover.mesh))]
+
+
+def _ragged_dot(action: do.RaggedDot, site: Site, mover: Mover) -> None:
+    site.results = [Slot(multiply(site.eqn, site.arrays, action, mover.mesh))]
 
 
 def _partial_sums(action: do.PartialSums, site: Site, mover: Mover) -> None:
@@ -167,5 +172,6 @@ _PERFORM: dict[type, Callable[[Any, Site, Mover], None]] = {
     do.Constrain: _constrain, do.BeforeLoop: _before_loop, do.StartSum: _start_sum,
     do.ClampStarts: _clamp_starts, do.Compute: _compute, do.Rematerialize: _rematerialize,
     do.PickEntries: _pick_entries, do.OnShards: _on_shards, do.Convolve: _convolve,
+    do.RaggedDot: _ragged_dot,
     do.PartialSums: _partial_sums, do.PassSums: _pass_sums, do.Reduce: _reduce, do.Store: _store,
 }  # fmt: skip

@@ -10,6 +10,7 @@ from shardwright.cost.model import CostModel, partitioned
 from shardwright.lowering import actions as do
 from shardwright.lowering.actions import Action, Actions
 from shardwright.lowering.convolution import convolution
+from shardwright.lowering.ragged import ragged_dot
 from shardwright.lowering.reductions import Deferred, find_deferred, partial_sums
 from shardwright.lowering.specs import Shardings, Spec, Way
 from shardwright.lowering.workarounds import WORKAROUNDS, picked_dims
@@ -30,7 +31,7 @@ from shardwright.spmd.sums import passing_order
 class Steps:
     """The whole program."""
 
-    actions: dict[Key, Actions]  # of every live op
+    actions: dict[Key, Actions]  # of every live op that some axis may split
     inputs: tuple[Spec, ...]
     outputs: tuple[Spec, ...]
     types: dict[str, str]  # {argument path: type}
@@ -62,15 +63,24 @@ def make_steps(model: CostModel, decisions: Decisions) -> Steps:
     decided, shardings = partitioned(model, decisions), Shardings(model, decisions)
     program, classes = decided.program, decided.classes.of_op.tolist()
     given = _Given(decided, classes, shardings, find_deferred(decided))
+    on_shards = _all_manual(program)
     return Steps(
         {
             op.key: tuple(_actions(given, op)) for op in program.ops
-            if classes[op.index] != NO_CLASS
+            if classes[op.index] != NO_CLASS and not on_shards[op.region]
         },
         tuple(shardings.stored(v) for v in program.inputs),
         tuple(shardings.stored(v) for v in program.outputs),
         argument_types(program), program,
     )  # fmt: skip
+
+
+def _all_manual(program: Program) -> list[bool]:
+    """[regions] whether shard_maps around leave no axis automatic: it runs as the user wrote it."""
+    left: list[bool] = []
+    for region in program.regions:
+        left.append(not region.partial if region.mesh else bool(left) and left[region.parent])
+    return left
 
 
 def _actions(given: _Given, op: Op) -> Iterator[Action]:
@@ -144,6 +154,10 @@ def _compute(given: _Given, op: Op, ways: list[Way]) -> Action:
         return do.OnShards(_reads(given, op), tuple(way[0] for way in ways))
     if op.name in WORKAROUNDS["convolutions"].primitives:
         return convolution(given.partitioned, op) or do.Compute()
+    if (
+        op.name == "ragged_dot_general"
+    ):  # where a group begins in its rows, a compiler does not know
+        return ragged_dot(given.partitioned, op) or do.Compute()
     if op.name in WORKAROUNDS["entry held alone"].primitives:
         dims = picked_dims(given.partitioned, op, _reads(given, op)[0])
         return do.PickEntries(dims) if dims else do.Compute()

@@ -11,9 +11,18 @@ from shardwright import _jax
 from shardwright.errors import ShardwrightError
 from shardwright.program.arguments import Signature
 from shardwright.program.dead import drop_dead
-from shardwright.program.interpret import CUSTOM, OUTSIDE, REMATS, Key, Place, enter, interpret
-from shardwright.program.pins import user_pins
-from shardwright.program.regions import Borders
+from shardwright.program.interpret import (
+    CUSTOM,
+    OUTSIDE,
+    REMATS,
+    VIEWS,
+    Key,
+    Place,
+    enter,
+    interpret,
+)  # fmt: skip
+from shardwright.program.pins import shard_map_pins, user_pins
+from shardwright.program.regions import Borders, Split
 from shardwright.program.rule_cache import RuleCache
 from shardwright.program.ties import Tie
 from shardwright.program.types import (
@@ -55,6 +64,7 @@ def build(closed: Any, signature: Signature) -> Program:
         top.outputs, signature.output.paths, frozenset(), {}, {}, builder.pins, signature,
     )  # fmt: skip
     drop_dead(program)
+    program.pins += shard_map_pins(program)
     program.donated = frozenset(
         i for i, gone in zip(program.inputs, signature.donated, strict=True) if gone
     )
@@ -102,6 +112,8 @@ class Builder:
 
     def op(self, eqn: Any, operands: list[int], place: Place) -> list[int]:
         """Appends the op of one equation."""
+        if eqn.primitive.name in VIEWS:
+            return operands
         index = len(self.ops)
         results = [self.new_value(v.aval, index) for v in eqn.outvars]
         rule = self.known.rule(eqn)
@@ -147,11 +159,20 @@ class Builder:
         return results
 
     def region(self, eqn: Any, borders: Borders, operands: list[int], place: Place) -> list[int]:
-        """Appends a loop or branch, its entry ties, its bodies and its exit ties."""
+        """Appends a loop, branch or shard_map, its entry ties, its bodies and its exit ties."""
         first, index = len(self.regions), len(self.ops)
         for body in borders.bodies:
             self.regions.append(
-                Region(len(self.regions), body.kind, self.home, body.trips, op=index)
+                Region(
+                    len(self.regions),
+                    body.kind,
+                    self.home,
+                    body.trips,
+                    op=index,
+                    manual=body.manual,
+                    mesh=body.mesh,
+                    partial=body.partial,
+                )
             )
         results = [self.new_value(v.aval, index) for v in eqn.outvars]
         inner = [_jax.open_jaxpr(body.jaxpr)[0] for body in borders.bodies]
@@ -165,7 +186,10 @@ class Builder:
         for entry in borders.entries:
             into = [inputs[b][i] for b, i in entry.inputs]
             around = [first + b for b, _ in entry.inputs]
-            self.tie(entry.tie, entry.operand, [operands[entry.operand]], into, eqn, place, around)
+            outside = [operands[entry.operand]]
+            self.tie(
+                entry.tie, entry.operand, outside, into, eqn, place, around, entry.split
+            )  # fmt: skip
         outputs = [
             self.body(first + b, body.jaxpr, inputs[b], place.body(b))
             for b, body in enumerate(borders.bodies)
@@ -174,7 +198,10 @@ class Builder:
             given = [outputs[b][i] for b, i in leaves.outputs]
             given += [inputs[b][i] for b, i in leaves.next_round[:1]]
             around = [first + b for b, _ in leaves.outputs]
-            self.tie(leaves.tie, leaves.result, given, [results[leaves.result]], eqn, place, around)
+            outside = [results[leaves.result]]
+            self.tie(
+                leaves.tie, leaves.result, given, outside, eqn, place, around, leaves.split
+            )  # fmt: skip
         return results
 
     def body(self, region: int, jaxpr: Any, inputs: Sequence[int], place: Place) -> list[int]:
@@ -200,14 +227,14 @@ class Builder:
 
     def tie(
         self, tie: Tie, position: int, operands: Sequence[int], results: Sequence[int],
-        eqn: Any, place: Place, body: Sequence[int] = (),
+        eqn: Any, place: Place, body: Sequence[int] = (), split: Split | None = None,
     ) -> None:  # fmt: skip
         """Appends a tie, unless all that it would join are literals."""
         operands = [v for v in operands if v != LITERAL]
         if not operands or not results:
             return
         before = [self.values[v].type for v in operands]
-        rule = self.known.tie_rule(tie, before, [self.values[v].type for v in results])
+        rule = self.known.tie_rule(tie, before, [self.values[v].type for v in results], split)
         index = self.append(
             place.tie(tie, position), tie.value, operands, results, rule, eqn, place,
             tie=tie, body=tuple(body),

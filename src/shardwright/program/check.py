@@ -23,7 +23,7 @@ from shardwright.program.types import (
 )
 from shardwright.rules.rule import PERMUTE
 
-KINDS = ("scan", "while_cond", "while", "cond")
+KINDS = ("scan", "while_cond", "while", "cond", "shard_map")
 
 
 def check(program: Program) -> None:

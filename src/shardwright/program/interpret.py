@@ -35,6 +35,10 @@ REMATS = ("remat2", "checkpoint", "remat")
 CUSTOM = ("custom_jvp_call", "custom_vjp_call", "custom_vmap_call")
 
 
+# Equations whose results are their operands, with other types: ops to a compiler, not to a plan.
+VIEWS = ("pvary",)
+
+
 class Place(NamedTuple):
     """Where an equation stands."""
 

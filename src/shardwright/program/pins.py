@@ -7,7 +7,8 @@ from typing import Any
 
 import jax
 
-from shardwright.program.types import UserPin
+from shardwright.program.ties import Tie
+from shardwright.program.types import Program, UserPin
 
 # Primitives that only say how a value is split: the parameter, and what the user wrote.
 PINS = {
@@ -27,3 +28,21 @@ def user_pins(eqn: Any, results: Sequence[int], *, transposed: bool) -> Sequence
     shardings = [eqn.params[p] for p in OUT_SHARDINGS if p in eqn.params]
     named = [s for s in shardings if isinstance(s, jax.sharding.NamedSharding)]
     return [UserPin(results[0], sharding, "out_sharding") for sharding in named]
+
+
+def shard_map_pins(program: Program) -> list[UserPin]:
+    """The specs of arguments that only shard_maps read, and that all of them split alike.
+
+    Kept whole, each device would slice them, which costs no time and much memory.
+    """
+    pins, uses = [], program.uses()
+    for value in program.inputs:
+        readers = [program.ops[i] for i in uses[value]]
+        if not readers or any(op.tie is not Tie.MANUAL_IN for op in readers):
+            continue
+        specs = {op.eqn.params["in_specs"][op.position] for op in readers}
+        if len(specs) == 1:
+            mesh = readers[0].eqn.params["mesh"]
+            sharding = jax.sharding.NamedSharding(mesh, specs.pop())
+            pins.append(UserPin(value, sharding, "shard_map"))
+    return pins

@@ -1,4 +1,4 @@
-"""Loops and branches: which operand becomes which input of which body, and what comes out."""
+"""Loops, branches, shard_maps: which operand becomes which input of a body, and what comes out."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
+from shardwright import _jax
 from shardwright.program.ties import Kind, Tie
 
 # A while loop does not say how often it runs; costs count it this many times.
@@ -19,6 +20,9 @@ class Body(NamedTuple):
     jaxpr: Any
     trips: int
     consts: int | None = None  # leading inputs that are the same in every round; None: no rounds
+    manual: tuple[str, ...] = ()  # of a shard_map: the mesh axes that are its own
+    mesh: tuple[tuple[str, int], ...] = ()  # of a shard_map: all axes, with their sizes
+    partial: bool = False  # of a shard_map: other axes stay automatic
 
 
 class Port(NamedTuple):
@@ -28,12 +32,21 @@ class Port(NamedTuple):
     number: int
 
 
+class Split(NamedTuple):
+    """What a spec of a shard_map says of one array."""
+
+    dims: tuple[tuple[str, ...], ...]  # the axes that split each, major to minor
+    manual: tuple[str, ...]  # all axes of the shard_map: it says so of no others
+    partial: bool  # other axes of its mesh stay automatic, and split what is inside too
+
+
 class Entry(NamedTuple):
     """An operand and the inputs that it becomes, one of each body that gets it."""
 
     tie: Tie
     operand: int
     inputs: tuple[Port, ...]
+    split: Split | None = None
 
 
 class Exit(NamedTuple):
@@ -43,6 +56,7 @@ class Exit(NamedTuple):
     result: int
     outputs: tuple[Port, ...]
     next_round: tuple[Port, ...] = ()  # inputs that get it in the next round, of the body first
+    split: Split | None = None
 
 
 class Borders(NamedTuple):
@@ -114,4 +128,29 @@ def _cond(eqn: Any) -> Borders:
     return Borders(bodies, tuple(entries), tuple(exits), 0, ("branches",))
 
 
-BORDERS: dict[str, Callable[[Any], Borders]] = {"scan": _scan, "while": _while, "cond": _cond}
+def _shard_map(eqn: Any) -> Borders:
+    """The body sees one device's shard of each operand, and gives one of each result."""
+    mapped = _jax.shard_map_of(eqn)
+    manual = mapped.manual
+
+    def split(spec: Any, aval: Any) -> Split:
+        named = (*spec, *[None] * (len(aval.shape) - len(spec)))
+        axes = [() if d is None else d if isinstance(d, tuple) else (d,) for d in named]
+        dims = tuple(tuple(a for a in dim if a in manual) for dim in axes)
+        return Split(dims, manual, mapped.partial)
+
+    entries = (
+        Entry(Tie.MANUAL_IN, i, (Port(0, i),), split(spec, v.aval))
+        for i, (spec, v) in enumerate(zip(mapped.in_specs, eqn.invars, strict=True))
+    )
+    exits = (
+        Exit(Tie.MANUAL_OUT, i, (Port(0, i),), split=split(spec, v.aval))
+        for i, (spec, v) in enumerate(zip(mapped.out_specs, eqn.outvars, strict=True))
+    )
+    body = Body("shard_map", mapped.body, 1, None, manual, mapped.mesh, mapped.partial)
+    return Borders((body,), tuple(entries), tuple(exits))
+
+
+BORDERS: dict[str, Callable[[Any], Borders]] = {
+    "scan": _scan, "while": _while, "cond": _cond, "shard_map": _shard_map,
+}  # fmt: skip

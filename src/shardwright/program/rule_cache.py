@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwright.program.regions import Split
 from shardwright.program.ties import CARRIES, Tie
 from shardwright.rules.registry import lookup
 from shardwright.rules.rule import NOTHING, OpShape, Rule, TensorShape, einsum
@@ -50,13 +51,16 @@ class RuleCache:
         return rule
 
     def tie_rule(
-        self, tie: Tie, operands: Sequence[TensorShape], results: Sequence[TensorShape]
-    ) -> Rule:
+        self, tie: Tie, operands: Sequence[TensorShape], results: Sequence[TensorShape],
+        split: Split | None = None,
+    ) -> Rule:  # fmt: skip
         """The rule of a tie: operands and results are one array.
 
         The leading dim of a scan's xs and ys is a factor of its own, and is never split. A carry
         keeps the sharding with which it enters a trip: that operand is the rule's `leader`.
         """
+        if split is not None:
+            return self._border_rule(tie, operands[0], results[0], split)
         types = (*operands, *results)
         leader = len(operands) - 1 if tie in CARRIES else None
         stacked = {Tie.SCAN_XS: 0, Tie.SCAN_YS: 1}.get(tie)
@@ -69,5 +73,29 @@ class RuleCache:
                 OpShape(tie.value, tuple(operands), tuple(results), {}),
                 dims[: len(operands)], dims[len(operands) :], replicate=["layer"],
                 unit=NOTHING, work=0.0, fusible=True, leader=leader,
+            )  # fmt: skip
+        return rule
+
+    def _border_rule(
+        self, tie: Tie, operand: TensorShape, result: TensorShape, split: Split
+    ) -> Rule:
+        """The rule of a tie of a shard_map: its axes split the whole array as its spec says.
+
+        A shard is whole where the spec's axes are concerned. Dims that the spec does not name are
+        the same inside and outside, for axes that stay automatic.
+        """
+        key = (tie, operand, result, split)
+        rule = self._rules.get(key)
+        if rule is None:
+            same = [split.partial and not axes for axes in split.dims]
+            inside = [("same" if yes else "shard", d) for d, yes in enumerate(same)]
+            outside = [("same" if yes else "whole", d) for d, yes in enumerate(same)]
+            dims = [outside, inside] if tie is Tie.MANUAL_IN else [inside, outside]
+            on = {axis: outside[d] for d, axes in enumerate(split.dims) for axis in axes}
+            rule = self._rules[key] = einsum(
+                OpShape(tie.value, (operand,), (result,), {}), dims[:1], dims[1:],
+                replicate=[dim for dim in (*inside, *outside) if dim[0] != "same"],
+                unit=NOTHING, work=0.0, fusible=True,
+                manual={**on, **{axis: None for axis in split.manual if axis not in on}},
             )  # fmt: skip
         return rule

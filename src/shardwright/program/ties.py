@@ -5,7 +5,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import Literal
 
-Kind = Literal["function", "scan", "while_cond", "while", "cond"]  # what a region is the body of
+# What a region is the body of.
+Kind = Literal["function", "scan", "while_cond", "while", "cond", "shard_map"]
 
 
 class Tie(Enum):
@@ -21,6 +22,8 @@ class Tie(Enum):
     WHILE_CARRY = "while.carry"
     COND_OPERAND = "cond.operand"
     COND_RESULT = "cond.result"
+    MANUAL_IN = "shard_map.in"  # an array and the shard of it that a device gets
+    MANUAL_OUT = "shard_map.out"  # the shard that a device gives and the array
     RETURN = "return"  # a result may have another sharding than inside the function
 
 
@@ -28,5 +31,5 @@ CONSTS = (Tie.SCAN_CONST, Tie.WHILE_CONST)
 INITS = (Tie.SCAN_INIT, Tie.WHILE_INIT)
 CARRIES = (Tie.SCAN_CARRY, Tie.WHILE_CARRY)
 LEAVES_ROUND = (*CARRIES, Tie.SCAN_YS)  # ties through which a value leaves one trip of a loop
-ENTRIES = (*CONSTS, *INITS, Tie.SCAN_XS, Tie.COND_OPERAND)
-EXITS = (*LEAVES_ROUND, Tie.COND_RESULT)
+ENTRIES = (*CONSTS, *INITS, Tie.SCAN_XS, Tie.COND_OPERAND, Tie.MANUAL_IN)
+EXITS = (*LEAVES_ROUND, Tie.COND_RESULT, Tie.MANUAL_OUT)

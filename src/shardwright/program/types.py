@@ -3,9 +3,9 @@
 Invariants (see check.py)
 - `ops` lists every op, those of nested regions too, in execution order;
 - an operand is a literal, or a value defined before it in its region or one around it;
-- a region op (scan, while, cond) is followed by its entry ties, its bodies' ops and its exit
-  ties; a tie is an op whose rule says which outer dims are which body dims; a cond reads what it
-  branches on, the other operands of region ops are those of their entry ties;
+- a region op (scan, while, cond, shard_map) is followed by its entry ties, its bodies' ops and its
+  exit ties; a tie is an op whose rule says which outer dims are which body dims; a cond reads what
+  it branches on, the other operands of region ops are those of their entry ties;
 - every result of the function is a literal or the result of a `return` tie;
 - every value has one definition: an input, a constant, an op, or a tie of its region. Where a
   loop or branch takes or gives a literal there is no tie: the value stands for that literal.
@@ -125,7 +125,7 @@ class Op:
 
 @dataclass(slots=True)
 class Region:
-    """The body of a scan, while or cond; region 0 is the function itself."""
+    """The body of a scan, while, cond or shard_map; region 0 is the function itself."""
 
     index: int
     kind: Kind
@@ -134,6 +134,9 @@ class Region:
     inputs: tuple[int, ...] = ()
     outputs: tuple[int, ...] = ()
     op: int = NO_OP
+    manual: tuple[str, ...] = ()  # of a shard_map: the mesh axes that are its own
+    mesh: tuple[tuple[str, int], ...] = ()  # of a shard_map: all axes, with their sizes
+    partial: bool = False  # of a shard_map: other axes stay automatic
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +145,7 @@ class UserPin:
 
     value: int
     sharding: Any
-    by: str  # "with_sharding_constraint", "reshard" or "out_sharding"
+    by: str  # "with_sharding_constraint", "reshard", "out_sharding" or "shard_map"
 
 
 @dataclass(slots=True, weakref_slot=True)

@@ -11,6 +11,7 @@ from shardwright.spmd.ir import Cause
 SENTENCES = {
     "operand": "{what} is needed by {op}",
     "halo": "{op} reaches over the split of its operand",
+    "manual": "{op} of a shard_map",
     "partial": "partial sums of {op}, stored as {stored}",
     "sum": "sum of {terms} partial results, stored as {stored}",
     "scan": "sum over all trips of a scan, stored as {stored}",

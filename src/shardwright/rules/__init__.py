@@ -1,6 +1,7 @@
 """What Shardwright knows about each primitive: one factor rule per op."""
 
 from shardwright.rules import (  # noqa: F401  (they register)
+    collectives,
     contraction,
     convolution,
     elementwise,

@@ -75,7 +75,11 @@ def _scaled_dot(op: OpShape) -> Rule:
 
 @register("ragged_dot_general")
 def _ragged_dot_general(op: OpShape) -> Rule:
-    """Rows come in groups; where a group begins is data, so rows and groups stay whole."""
+    """Rows come in groups: each device knows which of its rows are of which group.
+
+    Groups stay whole: which rows they have is data. So do rows that are a batch dim, and all of
+    them with a group offset.
+    """
     numbers = op.params["ragged_dot_dimension_numbers"]
     (lc, rc), (lb, rb) = numbers.dot_dimension_numbers
     lhs, rhs = op.dims(0), op.dims(1)
@@ -93,8 +97,9 @@ def _ragged_dot_general(op: OpShape) -> Rule:
     sizes = op.operands[2].shape
     group_sizes: list[Any] = [*(lhs[d] for d in lb), "group"][-len(sizes) :]
     more = [op.dims(n) for n in range(3, len(op.operands))]
-    whole = ["group", lhs[ragged], *(label for labels in more for label in labels)]
-    reduce = [lhs[d] for d in lc if d != ragged]
+    whole = ["group", *(label for labels in more for label in labels)]
+    whole += [lhs[ragged]] if more or ragged in lb else []
+    reduce = [lhs[d] for d in lc if lhs[d] not in whole]
     # The groups divide the rows among them: a point is not computed once per group.
     work = 2.0 / max(1, sizes[-1])
     return einsum(

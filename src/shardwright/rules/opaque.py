@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 _BY_REASON: dict[str, str] = {
-    "collective of a shard_map body; the shard_map around it is opaque": """
-        all_gather all_gather_done all_gather_invariant all_gather_reduced all_gather_reduced_start
-        all_gather_start all_to_all all_to_all_done all_to_all_start axis_index pbroadcast
-        pbroadcast_done pbroadcast_start ppermute ppermute_done ppermute_start precv
-        preduced psend psum_done psum_invariant psum_invariant_start psum_start pvary
-        ragged_all_to_all reduce_scatter reduce_scatter_done reduce_scatter_start
-        reduced_vary_cast_p unreduced_psum unreduced_psum_start unreduced_reduce_scatter
+    "collective of a shard_map body in two halves, ragged or of unreduced types; not priced": """
+        all_gather_done all_gather_reduced all_gather_reduced_start all_gather_start
+        all_to_all_done all_to_all_start pbroadcast pbroadcast_done pbroadcast_start ppermute_done
+        ppermute_start precv preduced psend psum_done psum_invariant_start psum_start
+        ragged_all_to_all reduce_scatter_done reduce_scatter_start reduced_vary_cast_p
+        unreduced_psum unreduced_psum_start unreduced_reduce_scatter
         unreduced_reduce_scatter_start vary_unreduced_cast_p""",
-    "the user's own SPMD program: its body and its shardings are not ours to change": """
-        shard_map global_array_to_host_local_array
-        host_local_array_to_global_array""",
+    "an array of one process and of all: where it is, is not ours to change": """
+        global_array_to_host_local_array host_local_array_to_global_array""",
     "calls Python on the host": """
         pure_callback io_callback debug_callback debug_print buffer_callback inspect_sharding""",
     "a kernel that only its author knows; give it a rule with shardwright.rule": """

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwright.rules.collectives import named_reduction
 from shardwright.rules.registry import register
 from shardwright.rules.rule import OpShape, Rule, einsum, opaque_rule
 
@@ -40,10 +41,12 @@ def _reduction(op: OpShape) -> Rule:
 
 @register("psum", "pmax", "pmin")
 def _named_reduction(op: OpShape) -> Rule:
-    """vmap(axis_name=...) turns a named axis into a dim: then it is a plain reduction."""
+    """Over mesh axes in a shard_map; vmap(axis_name=...) makes a dim of an axis: a plain one."""
     axes = op.params["axes"]
+    if all(isinstance(a, str) for a in axes):
+        return named_reduction(op)
     if not all(isinstance(a, int) for a in axes) or op.params.get("axis_index_groups"):
-        return opaque_rule(op)  # inside shard_map, whose body is not looked into
+        return opaque_rule(op)
     kind = {"psum": "add", "pmax": "max", "pmin": "min"}[op.name]
     operands = [op.dims(i) for i in range(len(op.operands))]
     results = [[d for n, d in enumerate(dims) if n not in axes] for dims in operands]

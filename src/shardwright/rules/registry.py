@@ -40,6 +40,8 @@ STRUCTURAL: dict[str, str] = {
     "scan": "a region that runs `length` times",
     "while": "two regions, condition and body, with an estimated trip count",
     "cond": "one region per branch",
+    "pvary": "left out: it only says in the types that shards may differ between devices",
+    "shard_map": "a region on shards: its specs split what enters and leaves it",
 }
 
 # What a rule function may raise on parameters it was not written for.

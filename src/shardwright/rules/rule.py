@@ -75,6 +75,14 @@ class Expanded(NamedTuple):
 AS_IT_IS = Expanded()
 
 
+class Collective(NamedTuple):
+    """A collective that an op is, in the body of a shard_map."""
+
+    kind: str  # as XLA spells it
+    axes: tuple[str, ...]
+    slot: int  # the operand or result (the last, -1) that is its larger side
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """How the dims of an op's operands and results meet, and what it computes."""
@@ -100,6 +108,9 @@ class Rule:
     precision: str = "default"
     # What a compiler holds besides, where it has no kernel for the op and writes out plain ones.
     expanded: Expanded = AS_IT_IS
+    # Of a border of a shard_map: its axes, major to minor, and the factor that each splits.
+    manual: tuple[tuple[str, int | None], ...] = ()
+    collectives: tuple[Collective, ...] = ()
 
     @property
     def slots(self) -> tuple[tuple[Dim, ...], ...]:
@@ -148,6 +159,9 @@ def format_rule(rule: Rule) -> str:
         text += f" {title.get(kind, 'reduction_' + kind)}={{{','.join(names)}}}"
     even = [name for f, name in order.items() if f in rule.even]
     text += f" even={{{','.join(even)}}}" if even else ""
+    on = [f"{axis}: {'-' if f is None else order[f]}" for axis, f in rule.manual]
+    text += f" manual={{{', '.join(on)}}}" if on else ""
+    text += "".join(f" {c.kind}={{{','.join(c.axes)}}}" for c in rule.collectives)
     return text + (" opaque" if rule.opaque else "")
 
 
@@ -178,6 +192,8 @@ def einsum(
     leader: int | None = None,
     precision: str = "default",
     expanded: Expanded = AS_IT_IS,
+    manual: Mapping[str, Any] | None = None,
+    collectives: Iterable[Collective] = (),
 ) -> Rule:
     """The rule that these dim labels spell.
 
@@ -186,7 +202,7 @@ def einsum(
     get no factor. `reduce` maps labels to reductions ("add" when only listed). A permutation
     factor has the size given in `sizes`, or the largest of its dims. `halos` maps labels of
     windows to (rows of the first operand, rows needed before, rows needed behind). `even` lists
-    labels that may not be padded.
+    labels that may not be padded. `manual` maps the axes of a shard_map to labels.
     """
     known: dict[Any, int] = dict(sizes or {})
     reductions = dict(reduce) if isinstance(reduce, Mapping) else dict.fromkeys(reduce, "add")
@@ -256,6 +272,8 @@ def einsum(
         tuple(Halo(index[label], *rows) for label, rows in (halos or {}).items() if label in index),
         tuple(sorted(index[label] for label in set(even) if label in index)),
         maps, leader, precision, expanded,
+        tuple((axis, index.get(label)) for axis, label in (manual or {}).items()),
+        tuple(collectives),
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from shardwright.cost.model import CostModel
 from shardwright.search.space import Space
-from shardwright.spmd.claim import claimed_atom
+from shardwright.spmd.claim import able_to_split, claimed_atom
 from shardwright.spmd.decisions import UPDATES, AxisList, Entry
 from shardwright.spmd.layout import WHOLE, Layout
 
@@ -133,9 +133,7 @@ def _claims(
     """[entries] the atom that each claims of a layout if it is the first to do so."""
     if fixed is not None:
         return [WHOLE] * len(entries)
-    sizes = model.mesh.sizes
-    parts, n = layout.parts(earlier, sizes), sizes[len(earlier)]
-    able = [layout.can_split(j, parts, n) for j in range(len(layout.atoms))]
+    able = able_to_split(layout, earlier, len(earlier), model.mesh.sizes)
     return [claimed_atom(layout, entry, able) for entry in entries]
 
 

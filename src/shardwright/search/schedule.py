@@ -71,7 +71,8 @@ def plan_schedule(context: Context, tactics: Sequence[Tactic] | None) -> Schedul
         return axis not in limits or group in limits[axis]
 
     any_strategy = not strategies and len(axes) == len(model.mesh.sizes)
-    free = any_strategy and not wishes and not banned and not limits and not overrides
+    bound = banned or limits or overrides or any(wish.binds for wish in wishes)
+    free = any_strategy and not bound
     return Schedule(
         state, axes, allowed, overrides, free, pins, any_strategy, len(written) - len(ignored),
         tuple(f"not followed: {said}" for said in dict.fromkeys(w.said for w in ignored)),

@@ -126,7 +126,7 @@ def _divisible(model: CostModel, group: int, size: int) -> bool:
     return any(
         atom.group == group and can_divide(atom.size, 1, size, pads=layout.pads(j))
         for layout in model.layouts.table
-        if layout.units
+        if layout.units and layout.pinned is None
         for j, atom in enumerate(layout.atoms)
     )
 

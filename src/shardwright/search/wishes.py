@@ -33,6 +33,7 @@ class Wish:
     values: tuple[int, ...] = ()  # that must end up so
     dim: int = 0
     must: bool = True  # else it is followed where other wishes leave room
+    binds: bool = True  # else refinement may store single layouts in another way
 
 
 def matching(context: Context, pattern: str) -> list[int]:
@@ -126,7 +127,8 @@ def _said(context: Context) -> Iterator[tuple[UserPin, Wish]]:
             if group is not None:
                 said = f"{pin.by}({pin.sharding.spec}) at {program.where(pin.value)}"
                 must = pin.by == "with_sharding_constraint"
-                yield pin, Wish(axis, group, said, (pin.value,), dim, must=must)
+                binds = pin.by != "shard_map"
+                yield pin, Wish(axis, group, said, (pin.value,), dim, must=must, binds=binds)
 
 
 def _apart(context: Context, said: Iterable[tuple[UserPin, Wish]]) -> Iterator[Wish]:

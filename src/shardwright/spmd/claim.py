@@ -19,12 +19,21 @@ from shardwright.spmd.layout import NO_BIT, WHOLE, Layout
 def claim(layout: Layout, lists: State, axis_sizes: Sequence[int]) -> Placement:
     """The placement of a layout. First listed wins: each axis goes to its first entry that can."""
     placement: Placement = ()
-    for entries, n in zip(lists, axis_sizes, strict=True):
-        shards = layout.parts(placement, axis_sizes)
-        able = [layout.can_split(j, shards, n) for j in range(len(layout.atoms))]
+    for axis, entries in enumerate(lists):
+        able = able_to_split(layout, placement, axis, axis_sizes)
         claimed = (claimed_atom(layout, entry, able) for entry in entries)
         placement += (next((j for j in claimed if j != WHOLE), WHOLE),)
     return placement
+
+
+def able_to_split(
+    layout: Layout, earlier: Placement, axis: int, axis_sizes: Sequence[int]
+) -> list[bool]:
+    """[atoms] whether an axis can split each, given what the axes before it split."""
+    if axis in layout.closed:
+        return [False] * len(layout.atoms)
+    shards = layout.parts(earlier, axis_sizes)
+    return [layout.can_split(j, shards, axis_sizes[axis]) for j in range(len(layout.atoms))]
 
 
 def claimed_atom(layout: Layout, entry: Entry, able: Sequence[bool]) -> int:
@@ -63,6 +72,7 @@ class Claims:
                     layout.units > 0 and can_divide(a.size, 1, n, pads=layout.pads(j))
                     for n in axis_sizes
                 ]
+                self._able[list(layout.closed), s, j] = False
                 for k in range(j):
                     self._left[s, j, k] = layout.atoms[k].dim == a.dim
         self._base = np.array([layout.itemsize * layout.units for layout in table], np.float64)

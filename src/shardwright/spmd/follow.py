@@ -13,7 +13,7 @@ from itertools import product
 from math import prod
 from typing import NamedTuple, Protocol
 
-from shardwright.rules.rule import PASS
+from shardwright.rules.rule import PASS, REPLICATE
 from shardwright.rules.rule import PERMUTE as PERMUTES
 from shardwright.spmd.division import can_divide, local_size
 from shardwright.spmd.layout import WHOLE, Placement
@@ -34,6 +34,7 @@ from shardwright.spmd.opclass import NO_ATOM, OpClass, Slot
 class Prices(Protocol):
     """What compute and movement cost."""
 
+    axis_names: tuple[str, ...]
     axis_sizes: tuple[int, ...]
     routes: Routes
 
@@ -160,6 +161,9 @@ def choose(op: OpClass, stored: Sequence[Placement], prices: Prices) -> Choice:
         if led is not None:
             return _choice(op, led, stored, prices)
     options = _options(op, stored, prices.axis_sizes)
+    fixed = _manual_claims(op, prices)
+    for axis, atom in fixed.items():
+        options[axis] = [atom] if atom != WHOLE else []
     first = tuple([o[0] if o else WHOLE for o in options])
     if max(map(len, options)) <= 1 and all([a == WHOLE or op.kinds[a] == PASS for a in first]):  # noqa: C419
         still = _candidate(op, first, prices)
@@ -167,12 +171,34 @@ def choose(op: OpClass, stored: Sequence[Placement], prices: Prices) -> Choice:
             return _choice(op, still, stored, prices)  # nothing moves: nothing is cheaper
     best, best_s = None, float("inf")
     for one in _candidates(op, options, prices):
-        if one.compute_s < best_s:
+        if one.compute_s < best_s and all(one.claims[a] == atom for a, atom in fixed.items()):
             seconds = _seconds(op, one, stored, prices, best_s)
             if seconds < best_s - 1e-15:  # a femtosecond: what is less apart is a tie
                 best, best_s = one, seconds
     assert best is not None  # an op can always be computed replicated
     return _choice(op, best, stored, prices)
+
+
+def _manual_claims(op: OpClass, prices: Prices) -> dict[int, int]:
+    """{axis: op atom or WHOLE} of a border of a shard_map: as its spec says.
+
+    Where a reshape elsewhere cuts the dim in parts that its axes do not divide, no placement is
+    what the spec says: then the array is whole there.
+    """
+    number = prices.axis_names.index
+    claims = {number(name): WHOLE for name, _ in op.rule.manual}
+    left = list(op.sizes)
+    for name, factor in op.rule.manual:
+        axis = number(name)
+        if factor is None:
+            continue
+        n = prices.axis_sizes[axis]
+        parts = [k for k, f in enumerate(op.factors) if f == factor and left[k] > 1]
+        if not parts or left[parts[0]] % n:
+            return dict.fromkeys(claims, WHOLE)
+        claims[axis] = parts[0]
+        left[parts[0]] //= n
+    return claims
 
 
 def _claimed(slot: Slot, placement: Placement) -> Placement:
@@ -300,18 +326,20 @@ def _candidate(op: OpClass, claims: Placement, prices: Prices) -> _Candidate | N
         produced = tuple([_needed(slot, claims) for slot in op.results])
         partial = tuple([
             a for a, c in enumerate(claims)
-            if c != WHOLE and op.kinds[c] not in (PASS, PERMUTES) and c not in op.in_results
+            if c != WHOLE and op.kinds[c] not in (PASS, PERMUTES, REPLICATE)
+            and c not in op.in_results
         ])  # fmt: skip
         slot_bytes = [
             prices.routes.bytes(slot, p)
             for slot, p in zip(op.slots, (*needs, *produced), strict=True)
         ]
         local = local_sizes(op.sizes, claims, prices.axis_sizes)
-        exchanges = _exchanges(op, claims, slot_bytes, prices.axis_sizes)
+        exchanges = _exchanges(op, claims, slot_bytes, prices)
+        compute_s = 0.0 if op.rule.collectives else prices.compute_s(op, local, slot_bytes)
         one = _Candidate(
             claims, needs, produced, partial,
             _sum_axes(op, claims, partial) if partial else (), slot_bytes, exchanges,
-            prices.compute_s(op, local, slot_bytes), sum(prices.move_s(m) for m in exchanges),
+            compute_s, sum(prices.move_s(m) for m in exchanges),
         )  # fmt: skip
     op.candidates[claims] = one
     return one
@@ -331,7 +359,7 @@ def _choice(op: OpClass, one: _Candidate, stored: Sequence[Placement], prices: P
         if route.travels or (route.moves and not op.rule.fusible):
             copied[i] += sum(map(prices.buffer_bytes, _copies(size, route)))
     temp = prices.scratch_bytes(op, one.slot_bytes) + sum(copied)
-    if one.exchanges:  # rows of the neighbours, and the operand with them
+    if one.exchanges and op.rule.halos:  # rows of the neighbours, and the operand with them
         rows = [move.bytes for move in one.exchanges]
         temp += sum(map(prices.buffer_bytes, [*rows, one.slot_bytes[0] + sum(rows)]))
     return Choice(
@@ -366,10 +394,14 @@ def _sum_axes(
 
 
 def _exchanges(
-    op: OpClass, claims: Placement, slot_bytes: Sequence[int], axis_sizes: Sequence[int]
+    op: OpClass, claims: Placement, slot_bytes: Sequence[int], prices: Prices
 ) -> list[Move]:
-    """The halo exchanges of an op: rows of its first operand from both neighbours, dim by dim."""
-    moves: list[Move] = []
+    """What an op itself moves: a collective, halos of windows, shards of shard_maps.
+
+    Windows need rows of the first operand from both neighbours, dim by dim.
+    """
+    moves, axis_sizes = _written(op, slot_bytes, prices), prices.axis_sizes
+    moves += _border_moves(op, claims, slot_bytes, prices) if op.rule.manual else []
     size = slot_bytes[0] if op.rule.halos else 0
     for halo in op.rule.halos:
         axes = split_by(op, claims, halo.factor)
@@ -378,4 +410,38 @@ def _exchanges(
             reach = [n for n in (halo.before, halo.after) if n]
             moves += [Move(PERMUTE, axes, size * n // rows, ()) for n in reach]
             size += size * sum(reach) // rows
+    return moves
+
+
+def _written(op: OpClass, slot_bytes: Sequence[int], prices: Prices) -> list[Move]:
+    """The collectives that the user wrote."""
+    moves = []
+    for kind, names, slot in op.rule.collectives:
+        several = zip(prices.axis_names, prices.axis_sizes, strict=True)
+        axes = tuple(a for a, (name, n) in enumerate(several) if n > 1 and name in names)
+        if axes:
+            moves.append(Move(kind, axes, slot_bytes[slot], ()))
+    return moves
+
+
+def _border_moves(
+    op: OpClass, claims: Placement, slot_bytes: Sequence[int], prices: Prices
+) -> list[Move]:
+    """What a border of a shard_map moves where its spec is no placement of ours.
+
+    Parts split over axes in another order than the mesh's change places; what leaves in parts
+    that no placement describes is gathered.
+    """
+    moves, by_factor = [], dict[int, list[int]]()
+    for name, factor in op.rule.manual:
+        axis = prices.axis_names.index(name)
+        if factor is not None:
+            by_factor.setdefault(factor, []).append(axis)
+    leaves = [f for dim in op.rule.results[0] for f in dim]
+    for factor, axes in by_factor.items():
+        slot = int(factor in leaves)
+        if claims[axes[0]] == WHOLE:
+            moves += [Move(ALL_GATHER, tuple(sorted(axes)), slot_bytes[1], ())] if slot else []
+        elif axes != sorted(axes):
+            moves.append(Move(PERMUTE, tuple(sorted(axes)), slot_bytes[slot], ()))
     return moves

@@ -39,6 +39,7 @@ class Cause:
 
     - operand: an op needs a value in another sharding than it is stored in;
     - halo: an op needs rows of its operand that neighbours hold;
+    - manual: the user wrote it, in a shard_map;
     - partial: an op gives partial sums, which are reduced;
     - sum: the partial sums of several ops are added, then reduced once;
     - scan: partial sums are added over all trips of a scan, then reduced once;
@@ -47,7 +48,9 @@ class Cause:
     - other: what an older file says in words, as `value`.
     """
 
-    kind: Literal["operand", "halo", "partial", "sum", "scan", "stored", "returned", "other"]
+    kind: Literal[
+        "operand", "halo", "manual", "partial", "sum", "scan", "stored", "returned", "other"
+    ]  # fmt: skip
     op: str = ""  # the op that needs it or gives it
     value: str = ""  # the path of the argument (or a copy of it) or result that moves
     maker: str = ""  # where that is no path: the op that made it; nothing for a constant
@@ -230,7 +233,7 @@ def find_collectives(given: Partitioned) -> list[Collective]:
             slot += 1
         add = add._replace(times=runs[op.result_region])
         for v in op.results[:1]:
-            add(choice.exchanges, v, Cause("halo", op.name))
+            add(choice.exchanges, v, Cause("halo" if op.rule.halos else "manual", op.name))
         if op.index in summed:
             one, once = summed[op.index]
             if op.index == max(leaf.op for leaf in one.leaves):  # the others are reduced with it

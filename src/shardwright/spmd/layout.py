@@ -38,12 +38,13 @@ class Layout(NamedTuple):
     update: bool  # never feeds a contraction: may claim in scope UPDATES
     pinned: Placement | None = None  # its placement whatever the lists say
     made_up: bool = False  # a constant subgraph: computed per shard at each use, never moved
+    closed: tuple[int, ...] = ()  # axes of the shard_maps around it: it is a shard over them
 
     @property
     def geometry(self) -> Layout:
         """What matters for how shards move: the layout without groups and pins."""
         atoms = tuple([a._replace(group=0, bit=NO_BIT, side=0) for a in self.atoms])
-        return self._replace(atoms=atoms, update=False, pinned=None)
+        return self._replace(atoms=atoms, update=False, pinned=None, closed=())
 
     def pads(self, atom: int) -> bool:
         """Whether an axis may split the atom unevenly: inside a program, if it is a whole dim."""
@@ -73,9 +74,9 @@ class Layout(NamedTuple):
     def can_store(self, placement: Placement, axis_sizes: Sequence[int]) -> bool:
         """Whether each axis can split its atom, given what the axes before it split."""
         shards = [1] * len(self.atoms)
-        for atom, n in zip(placement, axis_sizes, strict=True):
+        for axis, (atom, n) in enumerate(zip(placement, axis_sizes, strict=True)):
             if atom != WHOLE:
-                if not self.can_split(atom, shards, n):
+                if axis in self.closed or not self.can_split(atom, shards, n):
                     return False
                 shards[atom] *= n
         return True

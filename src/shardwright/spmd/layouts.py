@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from shardwright.analysis.analysis import Analysis
+from shardwright.program.manual import NO_SHARD_MAPS, ShardMaps
 from shardwright.program.ties import CARRIES, Tie
 from shardwright.program.types import LITERAL, NO_OP, Program, itemsize
 from shardwright.rules.rule import MATRIX
@@ -23,9 +24,10 @@ class Layouts:
     def __init__(
         self, analysis: Analysis, axis_sizes: Sequence[int],
         pinned: Mapping[int, Sequence[Sequence[int]]] | None = None,
+        shard_maps: ShardMaps = NO_SHARD_MAPS,
     ) -> None:  # fmt: skip
         """`pinned` maps a value to the axes that split each of its dims, whatever the lists say."""
-        self.table, self.of_value = _fold(analysis, len(axis_sizes), pinned or {})
+        self.table, self.of_value = _fold(analysis, axis_sizes, pinned or {}, shard_maps)
         number: dict[Layout, int] = {}
         self.geometry = [number.setdefault(lay.geometry, len(number)) for lay in self.table]
         self._claims = Claims(self.table, len(analysis.all_groups), axis_sizes)
@@ -45,10 +47,12 @@ def resolution_bits(analysis: Analysis) -> list[int]:
 
 
 def _fold(
-    analysis: Analysis, axes: int, pinned: Mapping[int, Sequence[Sequence[int]]]
-) -> tuple[list[Layout], np.ndarray]:
+    analysis: Analysis, axis_sizes: Sequence[int],
+    pinned: Mapping[int, Sequence[Sequence[int]]], shard_maps: ShardMaps,
+) -> tuple[list[Layout], np.ndarray]:  # fmt: skip
     """The distinct layouts and the layout of each value."""
     program, names = analysis.program, analysis.color_table.values
+    axes, (shards, results) = len(axis_sizes), shard_maps
     bits = resolution_bits(analysis)
     decided: dict[tuple[int, int, int], tuple[int, int]] = {}
     for conflict_set, bit in zip(analysis.conflict_sets, bits, strict=True):
@@ -72,6 +76,7 @@ def _fold(
         constant = constants[v.index]
         key: tuple[object, ...] = (
             id(v.type), at_border, is_update, literal_array, constant, pinned.get(v.index),
+            shards.get(v.index), results.get(v.index),
             *groups[low:high], *sizes[low:high],
             *[decided.get((v.index, dims[r], places[r])) for r in range(low, high)],
         )  # fmt: skip
@@ -85,12 +90,18 @@ def _fold(
                 for r in range(low, high)
             )  # fmt: skip
             units = 0 if 0 in v.type.shape else 1
+            over = shards.get(v.index, ())
             layout = Layout(
-                atoms, itemsize(v.type.dtype), units, at_border, is_update, made_up=constant
-            )
+                atoms, itemsize(v.type.dtype), units, at_border, is_update, made_up=constant,
+                closed=over,
+            )  # fmt: skip
             if v.index in pinned:
                 layout = layout._replace(pinned=_pinned(layout, axes, pinned[v.index]))
-            elif literal_array:  # an array in the program text is replicated
+            elif v.index in results:
+                given = _pinned(layout, axes, results[v.index])
+                if layout.can_store(given, axis_sizes):
+                    layout = layout._replace(pinned=given)
+            elif literal_array or len(over) == axes:  # an array in the program text is replicated
                 layout = layout._replace(pinned=(WHOLE,) * axes)
             known = cache[key] = index.setdefault(layout, len(index))
         of_value[v.index] = known

@@ -1,0 +1,66 @@
+"""Collectives in the body of a shard_map: what they move over which of its axes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shardwright.rules.registry import register
+from shardwright.rules.rule import NOTHING, Collective, OpShape, Rule, einsum
+
+
+@register("axis_index")
+def _axis_index(op: OpShape) -> Rule:
+    return einsum(op, [], [[]], unit=NOTHING, work=0.0)
+
+
+def named_reduction(op: OpShape) -> Rule:
+    """psum, pmax and pmin over mesh axes: each operand is reduced."""
+    dims = [op.dims(n) for n in range(len(op.operands))]
+    axes = _axes(op.params["axes"])
+    every = [Collective("all-reduce", axes, n) for n in range(len(dims))]
+    return einsum(op, dims, dims, unit=NOTHING, work=0.0, collectives=every)
+
+
+@register("psum_invariant")
+def _psum(op: OpShape) -> Rule:
+    return named_reduction(op)
+
+
+@register("ppermute")
+def _ppermute(op: OpShape) -> Rule:
+    dims = op.dims(0)
+    sent = Collective("collective-permute", _axes(op.params["axis_name"]), 0)
+    return einsum(op, [dims], [dims], unit=NOTHING, work=0.0, collectives=[sent])
+
+
+@register("all_gather", "all_gather_invariant")
+def _all_gather(op: OpShape) -> Rule:
+    return _resized(op, "all-gather", slot=-1)
+
+
+@register("reduce_scatter")
+def _reduce_scatter(op: OpShape) -> Rule:
+    return _resized(op, "reduce-scatter", slot=0)
+
+
+@register("all_to_all")
+def _all_to_all(op: OpShape) -> Rule:
+    return _resized(op, "all-to-all", slot=0)
+
+
+def _resized(op: OpShape, kind: str, *, slot: int) -> Rule:
+    """A collective that cuts or joins a dim.
+
+    XLA gathers its operand over the axes that stay automatic, whichever dim they split (0.10.2).
+    """
+    before, after = op.dims(0), op.result_dims()
+    moved = Collective(kind, _axes(op.params["axis_name"]), slot)
+    return einsum(
+        op, [before], [after], replicate=[*before, *after], unit=NOTHING, work=0.0,
+        collectives=[moved],
+    )  # fmt: skip
+
+
+def _axes(named: Any) -> tuple[str, ...]:
+    """The axes of a parameter that is one name or several."""
+    return tuple(named) if isinstance(named, tuple | list) else (named,)
