@@ -49,9 +49,9 @@ def reshard(
         return [Move(SLICE, moved, layout.local_bytes(needed, axis_sizes), needed)]
     axes = range(len(stored))
     leaving = [a for a in axes if stored[a] != WHOLE and needed[a] != stored[a]]
-    stuck = _stuck(layout, stored, leaving)
-    swapped = [a for a in leaving if needed[a] != WHOLE and a not in stuck]
-    gathered = sorted({*leaving, *stuck} - {*swapped})
+    gathered_too = _not_contiguous(layout, stored, leaving)
+    swapped = [a for a in leaving if needed[a] != WHOLE and a not in gathered_too]
+    gathered = sorted({*leaving, *gathered_too} - {*swapped})
     early = [
         a for a in axes
         if stored[a] == WHOLE and needed[a] != WHOLE
@@ -60,7 +60,7 @@ def reshard(
     for order in (  # the first is the cheapest, the last always possible
         ((_slice, early), (_swap, swapped), (_gather, gathered)),
         ((_gather, gathered), (_swap, swapped)),
-        ((_gather, sorted({*leaving, *stuck})),),
+        ((_gather, sorted({*leaving, *gathered_too})),),
     ):
         moves: list[Move] = []
         at = stored
@@ -81,7 +81,7 @@ def _possible(
     for move in moves:
         after = move.after
         left = [a for a in range(len(at)) if at[a] != WHOLE and after[a] != at[a]]
-        if _stuck(layout, at, left) or not _splits(layout, after, axis_sizes):
+        if _not_contiguous(layout, at, left) or not _splits(layout, after, axis_sizes):
             return False
         at = after
     return True
@@ -162,7 +162,7 @@ def _evenly(layout: Layout, placement: Placement, axis_sizes: Sequence[int]) -> 
     return all(a.size % p == 0 for a, p in zip(layout.atoms, shards, strict=True))
 
 
-def _stuck(layout: Layout, at: Placement, leaving: Sequence[int]) -> set[int]:
+def _not_contiguous(layout: Layout, at: Placement, leaving: Sequence[int]) -> set[int]:
     """The axes that must be gathered, for the sub-axis order of a dim that some axes leave.
 
     What remains of a dim is contiguous only if the axes that leave it are its minor ones. Where one
