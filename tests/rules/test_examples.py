@@ -32,6 +32,7 @@ NO_EXAMPLE = {
     "select_and_scatter": "lax offers no way to it; select_and_scatter_add shares the code",
     "stage": "folded while tracing",
     "empty2": "made inside while loops by JAX itself",
+    "pallas_call": "read from its grid: tests/lowering/test_pallas.py",
     **dict.fromkeys(
         ("all_gather", "all_gather_invariant", "all_to_all", "axis_index", "ppermute",
          "psum_invariant", "reduce_scatter"),

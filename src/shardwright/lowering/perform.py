@@ -78,7 +78,9 @@ def _pick_entries(action: do.PickEntries, site: Site, mover: Mover) -> None:
 
 def _on_shards(action: do.OnShards, site: Site, mover: Mover) -> None:
     def local(*shards: Any) -> list[Any]:
-        return _jax.bind(site.eqn, list(shards))
+        kernel = site.eqn.primitive.name == "pallas_call"
+        changes = _jax.kernel_on_shards(site.eqn, list(shards)) if kernel else {}
+        return _jax.bind(site.eqn, list(shards), **changes)
 
     whole = on_parts(local, mover.mesh, action.operands, list(action.results))
     site.results = [Slot(a) for a in whole(*site.arrays)]

@@ -19,9 +19,11 @@ from shardwright.program.interpret import Key
 from shardwright.program.text import format_call
 from shardwright.program.ties import CONSTS, ENTRIES, EXITS, INITS
 from shardwright.program.types import LITERAL, Op, Program
+from shardwright.rules.pallas import read_from_grid
 from shardwright.spmd.decisions import Decisions
 from shardwright.spmd.follow import Choice
 from shardwright.spmd.ir import Partitioned
+from shardwright.spmd.layout import WHOLE
 from shardwright.spmd.moves import SLICE
 from shardwright.spmd.opclass import NO_CLASS
 from shardwright.spmd.sums import passing_order
@@ -154,9 +156,10 @@ def _compute(given: _Given, op: Op, ways: list[Way]) -> Action:
         return do.OnShards(_reads(given, op), tuple(way[0] for way in ways))
     if op.name in WORKAROUNDS["convolutions"].primitives:
         return convolution(given.partitioned, op) or do.Compute()
-    if (
-        op.name == "ragged_dot_general"
-    ):  # where a group begins in its rows, a compiler does not know
+    split = any(c != WHOLE for c in given.choice(op).claims)
+    if op.name == "pallas_call" and split and read_from_grid(op.eqn.params):
+        return do.OnShards(_reads(given, op), tuple(way[0] for way in ways))
+    if op.name == "ragged_dot_general":  # no compiler knows where a group begins
         return ragged_dot(given.partitioned, op) or do.Compute()
     if op.name in WORKAROUNDS["entry held alone"].primitives:
         dims = picked_dims(given.partitioned, op, _reads(given, op)[0])

@@ -9,6 +9,7 @@ from shardwright.rules import (  # noqa: F401  (they register)
     indexing,
     linalg,
     misc,
+    pallas,
     partitioned,
     random,
     reduction,

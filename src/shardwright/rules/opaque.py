@@ -15,7 +15,7 @@ _BY_REASON: dict[str, str] = {
     "calls Python on the host": """
         pure_callback io_callback debug_callback debug_print buffer_callback inspect_sharding""",
     "a kernel that only its author knows; give it a rule with shardwright.rule": """
-        pallas_call ffi_call tpu_custom_call mosaic_gpu_p core_map mpmd_map run_scoped
+        ffi_call tpu_custom_call mosaic_gpu_p core_map mpmd_map run_scoped
         call_exported fused_call cudnn_fusion""",
     "appears only inside Pallas kernels": """
         bitcast broadcast_to einshape_lo max_contiguous multiple_of reciprocal roll

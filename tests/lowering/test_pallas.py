@@ -1,0 +1,148 @@
+"""Pallas kernels: rules read from grids, and kernels that run on shards."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+import shardwright as sw
+from shardwright.rules.rule import REPLICATE, factor_names
+
+MESH = {"data": 4, "model": 2}
+M, K, N, BLOCK = 128, 32, 64, 16
+X, W = (jax.random.normal(jax.random.key(i), s) for i, s in enumerate([(M, K), (K, N)]))
+
+
+def call(kernel: Any, out: tuple[int, ...], grid: Any, into: Any, result: Any, **more: Any) -> Any:
+    """A kernel in interpret mode."""
+    return pl.pallas_call(
+        kernel, out_shape=jax.ShapeDtypeStruct(out, jnp.float32), grid=grid, in_specs=into,
+        out_specs=result, interpret=True, **more,
+    )  # fmt: skip
+
+
+ROWS = pl.BlockSpec((BLOCK, K), lambda i, j: (i, 0))
+COLUMNS = pl.BlockSpec((K, BLOCK), lambda i, j: (0, j))
+TILES = pl.BlockSpec((BLOCK, BLOCK), lambda i, j: (i, j))
+GRID = (M // BLOCK, N // BLOCK)
+
+
+def multiply(x: Any, w: Any, o: Any) -> None:
+    o[...] = x[...] @ w[...]
+
+
+def masked(x: Any, w: Any, o: Any) -> None:
+    """Asks where it is along the rows, and not along the columns."""
+    o[...] = x[...] @ w[...] * pl.program_id(0)
+
+
+def accumulate(x: Any, w: Any, o: Any) -> None:
+    """Adds over the last grid dim, which the result does not have."""
+
+    @pl.when(pl.program_id(2) == 0)
+    def _start() -> None:
+        o[...] = jnp.zeros_like(o)
+
+    o[...] += x[...] @ w[...]
+
+
+def through_scratch(x: Any, w: Any, o: Any, scratch: Any) -> None:
+    scratch[...] = x[...] @ w[...]
+    o[...] = scratch[...]
+
+
+def matmul(x: jax.Array, w: jax.Array) -> jax.Array:
+    return call(multiply, (M, N), GRID, [ROWS, COLUMNS], TILES)(x, w)
+
+
+def matmul_masked(x: jax.Array, w: jax.Array) -> jax.Array:
+    return call(masked, (M, N), GRID, [ROWS, COLUMNS], TILES)(x, w)
+
+
+def matmul_in_steps(x: jax.Array, w: jax.Array) -> jax.Array:
+    into = [
+        pl.BlockSpec((BLOCK, BLOCK), lambda i, j, k: (i, k)),
+        pl.BlockSpec((BLOCK, BLOCK), lambda i, j, k: (k, j)),
+    ]
+    result = pl.BlockSpec((BLOCK, BLOCK), lambda i, j, k: (i, j))
+    return call(accumulate, (M, N), (*GRID, K // BLOCK), into, result)(x, w)
+
+
+def matmul_with_scratch(x: jax.Array, w: jax.Array, semantics: Any = None) -> jax.Array:
+    params = None if semantics is None else pltpu.CompilerParams(dimension_semantics=semantics)
+    scratch = [pltpu.VMEM((BLOCK, BLOCK), jnp.float32)]
+    return call(
+        through_scratch, (M, N), GRID, [ROWS, COLUMNS], TILES, scratch_shapes=scratch,
+        compiler_params=params,
+    )(x, w)  # fmt: skip
+
+
+def batched(x: jax.Array, w: jax.Array) -> jax.Array:
+    return jax.vmap(matmul, (0, None))(jnp.stack([x] * 8), w)
+
+
+def reversed_rows(x: jax.Array, w: jax.Array) -> jax.Array:
+    into = pl.BlockSpec((BLOCK, K), lambda i, j: (M // BLOCK - 1 - i, 0))
+    return call(multiply, (M, N), GRID, [into, COLUMNS], TILES)(x, w)
+
+
+GRID_DIMS = "i=8,j=16,k=32,l=32,m=4,n=16,o=16,p=16"
+# function: its rule, or None for an opaque one
+RULES = {
+    matmul: f"([ij,k],[l,mn])->([io,mp]) {{{GRID_DIMS}}} need_replication={{j,k,l,n,o,p}}",
+    matmul_masked: f"([ij,k],[l,mn])->([io,mp]) {{{GRID_DIMS}}} need_replication={{i,j,k,l,n,o,p}}",
+    matmul_in_steps: "([ij,kl],[km,no])->([ip,nq])"
+    " {i=8,j=16,k=2,l=16,m=16,n=4,o=16,p=16,q=16} need_replication={j,k,l,m,o,p,q}",
+    reversed_rows: None,
+}
+
+
+@pytest.mark.parametrize("fn", RULES, ids=lambda fn: fn.__name__)
+def test_the_rule_is_read_from_the_grid(fn: Any) -> None:
+    (op,) = [op for op in sw.trace(fn, X, W).ops if op.name == "pallas_call"]
+    assert op.rule.opaque == (RULES[fn] is None)
+    if not op.rule.opaque:
+        assert str(op.rule) == RULES[fn]
+        flops = op.rule.work
+        for size in op.rule.sizes:
+            flops *= size
+        assert 2 * M * K * N < flops < 1.5 * 2 * M * K * N  # and what is copied and masked
+
+
+@pytest.mark.parametrize(
+    ("semantics", "splits"), [(None, ""), (("parallel", "arbitrary"), "i")], ids=str
+)
+def test_steps_that_share_scratch_memory_are_split_where_declared_parallel(
+    semantics: Any, splits: str
+) -> None:
+    traced = sw.trace(lambda x, w: matmul_with_scratch(x, w, semantics), X, W)
+    (rule,) = [op.rule for op in traced.ops if op.name == "pallas_call"]
+    names, kinds = factor_names(rule), rule.kinds
+    assert [names[f] for f, kind in enumerate(kinds) if kind != REPLICATE] == list(splits)
+
+
+@pytest.mark.parametrize("fn", [matmul, matmul_masked, matmul_in_steps, batched])
+def test_kernels_run_on_shards(fn: Any) -> None:
+    """Nothing moves where rows and columns are split as the arguments are."""
+    pins = [sw.Pin("w", 1, "model"), *[sw.Pin("x", 0, "data")] * (fn is not matmul_masked)]
+    plan = sw.partition(fn, X, W, mesh=MESH, tactics=pins)
+    assert plan.record.opaque == {}
+    (row,) = [row for row in plan.ir().rows if row.name == "pallas_call"]
+    assert row.claims
+    assert fn is not matmul_masked or "i" not in dict(row.claims).values()
+    found = plan.verify(run=True)
+    assert found.ok, found
+    assert found.numbers_agree
+    if fn is not batched:
+        assert not plan.collectives
+
+
+def test_an_opaque_kernel_is_counted_and_runs() -> None:
+    plan = sw.partition(reversed_rows, X, W, mesh=MESH)
+    assert plan.record.opaque == {"pallas_call": 1}
+    assert plan.verify(run=True).numbers_agree
