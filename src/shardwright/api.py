@@ -57,7 +57,7 @@ def partition(
     /,
     *args: Any,
     mesh: Any,
-    device: str | Device = "tpu-v5e",
+    device: str | Device | None = None,
     memory: int | float | None = None,
     tactics: Sequence[Tactic] | Tactic | None = None,
     seconds: float | None = None,
@@ -77,6 +77,7 @@ def partition(
 
     - `mesh`: {"data": 4, "model": 2}, a Mesh, a JAX mesh, or only a number of devices; with
       {"data": None, "model": 4} and `devices=16` the free sizes are searched;
+    - `device`: what to plan for: by default what a JAX mesh is made of, else a TPU v5e;
     - `memory`: bytes per device (all that the device has when None);
     - `tactics`: what you already know, e.g. [DataParallel("data"), Search(axes=["model"])];
     - `seconds`: roughly how much to search, counted in work: the same `seed` gives the same plan
@@ -130,7 +131,7 @@ def jit(fn: Callable[..., Any] | None = None, **options: Any) -> Any:
     Takes what partition() takes, and `static_argnames` and `donate_argnames` as jax.jit does.
     `.plan(*args)` gives the plan without running it.
     """
-    known = [option.name for option in fields(Options)]
+    known = [option.name for option in fields(Options) if option.name != "default_device"]
     unknown = [name for name in options if name not in (*known, "jax_mesh", *BY_NAME)]
     if unknown:
         raise ShardwrightError(f"sw.jit has no option {unknown[0]!r}", try_=", ".join(known))
