@@ -18,6 +18,7 @@ from shardwright.mesh import Mesh
 from shardwright.options import Options, read_options
 from shardwright.plan import Bound, Plan
 from shardwright.program.arguments import asks_which
+from shardwright.program.pins import argument_pins
 from shardwright.program.tracing import trace_call
 from shardwright.record.build import build_record
 from shardwright.search import Tactic
@@ -75,6 +76,8 @@ def partition(
 ) -> Plan:
     """The plan for one step of `fn` on a mesh of devices.
 
+    Arguments that have a sharding, be they arrays or only shapes, keep it where that is possible.
+
     - `mesh`: {"data": 4, "model": 2}, a Mesh, a JAX mesh, or only a number of devices; with
       {"data": None, "model": 4} and `devices=16` the free sizes are searched;
     - `device`: what to plan for: by default what a JAX mesh is made of, else a TPU v5e;
@@ -107,6 +110,7 @@ def plan_call(
     program = trace_call(  # ops, values, source lines, argument paths
         fn, args, kwargs, options.static_argnums, options.donate_argnums, widest, options.tie
     )
+    program.pins += argument_pins(program.inputs, program.signature.leaves(args, kwargs))
     analysis = analyze_program(program, options.labels)  # what may be decided
     check_labels(analysis, options.labels or {})
     cost_model = functools.partial(  # of a mesh: what any decisions cost
