@@ -16,6 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 README, TOUR = ROOT / "README.md", ROOT / "docs" / "how_it_works.md"
+FRAMEWORKS = ROOT / "docs" / "frameworks.md"
 
 # ```python code ```, then perhaps ```text output ```
 BLOCK = re.compile(r"```python\n(.*?)```\n(?:\n```text\n(.*?)```\n)?", re.DOTALL)
@@ -33,7 +34,7 @@ def run(page: str) -> list[str]:
     for code, _ in blocks(page):
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
-            exec(compile(code, "page.py", "exec"), namespace)
+            exec(compile(code, "page.py", "exec", dont_inherit=True), namespace)
         printed.append(out.getvalue())
     return printed
 
@@ -70,8 +71,9 @@ def test_the_readme_runs() -> None:
             assert headings(printed) == headings(shown), "run: python tests/test_readme.py"
 
 
-def test_the_tour_is_fresh() -> None:
-    page = TOUR.read_text()
+@pytest.mark.parametrize("path", [TOUR, FRAMEWORKS], ids=lambda path: path.stem)
+def test_the_tour_is_fresh(path: Path) -> None:
+    page = path.read_text()
     for (code, shown), printed in zip(blocks(page), run(page), strict=True):
         assert (shown or "") == printed, f"run: python tests/test_readme.py\n{code}"
 
@@ -106,7 +108,7 @@ if __name__ == "__main__":
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     sys.path.insert(0, str(ROOT / "src"))
     here = Path.cwd()
-    for path in (README, TOUR):
+    for path in (README, TOUR, FRAMEWORKS):
         text = path.read_text()
         with contextlib.ExitStack() as stack:
             import tempfile

@@ -18,6 +18,7 @@ from shardwright.mesh import Mesh
 from shardwright.options import Options, read_options
 from shardwright.plan import Bound, Plan
 from shardwright.program.arguments import asks_which
+from shardwright.program.pins import argument_pins
 from shardwright.program.tracing import trace_call
 from shardwright.record.build import build_record
 from shardwright.search import Tactic
@@ -57,7 +58,7 @@ def partition(
     /,
     *args: Any,
     mesh: Any,
-    device: str | Device = "tpu-v5e",
+    device: str | Device | None = None,
     memory: int | float | None = None,
     tactics: Sequence[Tactic] | Tactic | None = None,
     seconds: float | None = None,
@@ -75,8 +76,11 @@ def partition(
 ) -> Plan:
     """The plan for one step of `fn` on a mesh of devices.
 
+    Arguments that have a sharding, be they arrays or only shapes, keep it where that is possible.
+
     - `mesh`: {"data": 4, "model": 2}, a Mesh, a JAX mesh, or only a number of devices; with
       {"data": None, "model": 4} and `devices=16` the free sizes are searched;
+    - `device`: what to plan for: by default what a JAX mesh is made of, else a TPU v5e;
     - `memory`: bytes per device (all that the device has when None);
     - `tactics`: what you already know, e.g. [DataParallel("data"), Search(axes=["model"])];
     - `seconds`: roughly how much to search, counted in work: the same `seed` gives the same plan
@@ -106,6 +110,7 @@ def plan_call(
     program = trace_call(  # ops, values, source lines, argument paths
         fn, args, kwargs, options.static_argnums, options.donate_argnums, widest, options.tie
     )
+    program.pins += argument_pins(program.inputs, program.signature.leaves(args, kwargs))
     analysis = analyze_program(program, options.labels)  # what may be decided
     check_labels(analysis, options.labels or {})
     cost_model = functools.partial(  # of a mesh: what any decisions cost
@@ -130,7 +135,7 @@ def jit(fn: Callable[..., Any] | None = None, **options: Any) -> Any:
     Takes what partition() takes, and `static_argnames` and `donate_argnames` as jax.jit does.
     `.plan(*args)` gives the plan without running it.
     """
-    known = [option.name for option in fields(Options)]
+    known = [option.name for option in fields(Options) if option.name != "default_device"]
     unknown = [name for name in options if name not in (*known, "jax_mesh", *BY_NAME)]
     if unknown:
         raise ShardwrightError(f"sw.jit has no option {unknown[0]!r}", try_=", ".join(known))

@@ -10,11 +10,13 @@ import numpy as np
 
 from shardwright.cost.devices import Device
 from shardwright.cost.devices import device as find_device
+from shardwright.cost.devices import devices as known_devices
 from shardwright.errors import ShardwrightError
 from shardwright.record.types import Asked
 from shardwright.search import Tactic
 
 Positions = int | Sequence[int]
+DEFAULT_DEVICE = "tpu-v5e"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +24,8 @@ class Options:
     """How a program is planned; partition() says what each option means."""
 
     mesh: Any
-    device: Device = field(default_factory=lambda: find_device("tpu-v5e"))
+    device: Device = field(default_factory=lambda: find_device(DEFAULT_DEVICE))
+    default_device: bool = False  # nobody has said which
     memory: int | None = None
     tactics: tuple[Tactic, ...] | None = None
     seconds: float | None = None
@@ -44,6 +47,7 @@ class Options:
             donate_argnums=positions(self.donate_argnums),
             labels=dict(self.labels or {}), tactics=tuple(map(str, self.tactics or ())),
             memory=self.memory, timeout=self.timeout, seed=self.seed, tie=self.tie,
+            default_device=self.default_device,
         )  # fmt: skip
 
 
@@ -77,9 +81,33 @@ def read_options(**given: Any) -> Options:
             f"not a tactic: {tactics!r:.60}", try_='DataParallel("data"), Search(axes=["model"])'
         )
     given["tactics"] = None if tactics is None else tuple(tactics)
-    if "device" in given:
-        given["device"] = find_device(given["device"])
+    if given.get("device") is None:
+        found = _device_of(given["mesh"])
+        given |= {"device": found or DEFAULT_DEVICE, "default_device": found is None}
+    given["device"] = find_device(given["device"])
     return Options(**given)
+
+
+def _device_of(mesh: Any) -> str | None:
+    """The name of the device that a JAX mesh is made of; None without one, or if it is not known.
+
+    Devices of a host stand in for others: they say nothing of what is planned for.
+    """
+    devices = np.ravel(getattr(mesh, "devices", ()))
+    if not len(devices) or getattr(devices[0], "platform", "cpu") == "cpu":
+        return None
+    kind = devices[0].device_kind.lower().replace(" ", "-")  # TPU v4, NVIDIA A100-SXM4-40GB
+    known, words = known_devices(), kind.split("-")
+    named = [name for name, one in known.items() if kind in (name, *_folded(one.aliases))]
+    if devices[0].platform != "tpu":  # makers say more than the name
+        named += [name for name in known if name.split("-")[0] in words and name not in named]
+    cores = [f"{name}-core" for name in named if f"{name}-core" in known]  # each is a JAX device
+    sized = [name for name in named if f"{name.rpartition('-')[2]}gb" in words]
+    return next(iter((*cores, *sized, *named)), None)
+
+
+def _folded(names: Iterable[str]) -> list[str]:
+    return [name.lower().replace(" ", "-") for name in names]
 
 
 _ANY = int | float | np.number

@@ -10,8 +10,9 @@ import hashlib
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from shardwright.program.pins import ARGUMENT
 from shardwright.program.text import format_op
-from shardwright.program.types import Op, Program, format_type
+from shardwright.program.types import Op, Program, UserPin, format_type
 from shardwright.rules.rule import format_rule
 
 
@@ -75,7 +76,7 @@ def first_change(planned: Program, now: Program) -> Change | None:
         ("loops", _loops(planned), _loops(now)),
         ("arguments", argument_types(planned), argument_types(now)),
         ("results", result_types(planned), result_types(now)),
-        ("shardings", planned.pins, now.pins),
+        ("shardings", _in_code(planned), _in_code(now)),
     ):
         if was != is_:
             return Change(f"{what} {was!s:.200}", f"{what} {is_!s:.200}")
@@ -87,6 +88,11 @@ def _wiring(op: Op) -> tuple[Any, ...]:
         op.name, op.operands, op.results, op.key, op.region, op.body, op.tie, op.remat,
         op.custom,
     )  # fmt: skip
+
+
+def _in_code(program: Program) -> list[UserPin]:
+    """The shardings in the code: where arguments are is no part of a program."""
+    return [pin for pin in program.pins if pin.by != ARGUMENT]
 
 
 def _loops(program: Program) -> list[tuple[str, int, int]]:

@@ -1,4 +1,4 @@
-"""Shardings in the user's code: what they say of the Program's values."""
+"""Shardings in the user's code and on the arguments: what they say of the Program's values."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ PINS = {
     "sharding_constraint": ("sharding", "with_sharding_constraint"),
     "reshard": ("dst_sharding", "reshard"),
 }
+ARGUMENT = "sharding"  # who says so of an argument
 OUT_SHARDINGS = ("out_sharding", "sharding")  # parameters of any other op under explicit axes
 
 
@@ -46,3 +47,13 @@ def shard_map_pins(program: Program) -> list[UserPin]:
             sharding = jax.sharding.NamedSharding(mesh, specs.pop())
             pins.append(UserPin(value, sharding, "shard_map"))
     return pins
+
+
+def argument_pins(inputs: Sequence[int], leaves: Sequence[Any]) -> list[UserPin]:
+    """What arrays that are split already, and shapes with a sharding, say of the inputs."""
+    rows = zip(inputs, (getattr(leaf, "sharding", None) for leaf in leaves), strict=True)
+    return [
+        UserPin(value, sharding, ARGUMENT)
+        for value, sharding in rows
+        if isinstance(sharding, jax.sharding.NamedSharding) and any(sharding.spec)
+    ]

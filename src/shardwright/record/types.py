@@ -45,6 +45,7 @@ class Asked:
     memory: int | None = None  # bytes per device; None: all that the device has
     timeout: float | None = None  # wall-clock seconds of search
     seed: int = 0
+    default_device: bool = False  # nobody said which device to plan for
     tie: bool = False  # results are stored like the arguments they become; older files do not say
 
 

@@ -29,7 +29,8 @@ LEAST = 1e-3  # of the peak: kinds of memory with less are not shown
 def format_plan(record: PlanRecord) -> str:
     """The plan on one screen: decisions, cost, memory, movements, comparison, proof, notes."""
     blocks = [
-        f"{record.program} on {record.mesh.size} x {record.device.name}, mesh {record.mesh}",
+        f"{record.program} on {record.mesh.size} x {record.device.name}"
+        f"{' (the default device)' * record.asked.default_device}, mesh {record.mesh}",
         format_decisions(record),
         format_costs(record),
         format_collectives(record),
