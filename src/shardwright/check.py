@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any
 
 from shardwright.analysis.analysis import Analysis, analyze_program
-from shardwright.analysis.text import human_bytes
+from shardwright.analysis.table import human_bytes
 from shardwright.cost.breakdown import Breakdown
 from shardwright.cost.cost import Cost
 from shardwright.cost.devices import Device
@@ -58,7 +58,7 @@ class Check:
         return not self.warnings
 
     def __str__(self) -> str:
-        from shardwright.report.check import format_check
+        from shardwright.report.judgement import format_check
 
         return format_check(self)
 

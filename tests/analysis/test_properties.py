@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from shardwright import zoo
 from shardwright.analysis import Analysis
-from shardwright.program.check import check
+from shardwright.program.invariants import check
 from shardwright.program.types import LITERAL
 from tests.program.evaluate import assert_same_results
 

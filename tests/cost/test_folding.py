@@ -17,7 +17,7 @@ from shardwright.cost.model import CostModel, model_ir
 from shardwright.mesh import Mesh
 from shardwright.program.tracing import trace
 from shardwright.spmd.decisions import EVERYTHING, UPDATES, Decisions, Entry, decide, empty
-from shardwright.spmd.layout import WHOLE
+from shardwright.spmd.layout import REPLICATED
 from shardwright.zoo import transformer
 from tests.cost.walk import Walk, walk_cost
 from tests.spmd.random_programs import MESHES, build, states, steps
@@ -130,7 +130,7 @@ def test_overrides_are_walked_too() -> None:
     )
     layout = int(model.layouts.of_value[weight])
     split = decide(((Entry(model.layouts.table[layout].atoms[0].group),),))
-    kept = split.override({layout: (WHOLE,)})
+    kept = split.override({layout: (REPLICATED,)})
     before, after = model.cost(split), model.cost(kept)
     assert_equal(after, walk_cost(model, kept))
     assert after.peak_bytes > before.peak_bytes

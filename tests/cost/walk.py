@@ -24,7 +24,7 @@ from shardwright.spmd.follow import Choice, choose
 from shardwright.spmd.layout import NO_BIT, Atom, Layout
 from shardwright.spmd.layouts import Layouts, find_updates, resolution_bits
 from shardwright.spmd.opclass import NO_CLASS, fold_ops
-from shardwright.spmd.sums import Sum, find_rounds, find_sums, reduced_once
+from shardwright.spmd.sums import Sum, find_sums, find_trips, reduced_once
 from shardwright.spmd.weights import region_runs, region_weights
 
 
@@ -39,7 +39,7 @@ class Walk:
     def __init__(self, model: CostModel) -> None:
         self.model, self.program = model, model.analysis.program
         self.layouts = _Unfolded(model.analysis, model.mesh.sizes)
-        rounds = find_rounds(self.program)
+        rounds = find_trips(self.program)
         self.ops = fold_ops(model.analysis, self.layouts, rounds)  # values differ: no two fold
         self.weights, self.runs = region_weights(self.program), region_runs(self.program)
         self.sums = find_sums(self.program)
@@ -227,7 +227,7 @@ class _Unfolded(Layouts):
             Layout(
                 tuple(atoms[v.index]), itemsize(v.dtype),
                 0 if 0 in v.shape else 1, v.index in border, update[v.index],
-                made_up=program.numbers()[v.index],
+                rematerialised=program.constant_subgraphs()[v.index],
             )
             for v in program.values
         ]  # fmt: skip

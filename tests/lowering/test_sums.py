@@ -143,7 +143,7 @@ def test_sums_stay_inside_functions_with_their_own_derivative() -> None:
 
 
 RS, ROWS, COLUMNS = "reduce-scatter", 64, 32
-WHOLE = 4 * ROWS * COLUMNS  # bytes
+REPLICATED = 4 * ROWS * COLUMNS  # bytes
 
 
 def weight_gradient(x: Any, g: Any, w: Any) -> Any:
@@ -154,12 +154,12 @@ def weight_gradient(x: Any, g: Any, w: Any) -> Any:
     "device, dims, moved",
     [
         # One axis after the other, each of what the one before has left ...
-        ("tpu-v5e", (0, 0), {(RS, ("data",)): WHOLE, (RS, ("model",)): WHOLE // 4}),
-        ("tpu-v5e", (1, 1), {(RS, ("data",)): WHOLE, (RS, ("model",)): WHOLE // 4}),
-        ("tpu-v5e", (0, 1), {(RS, ("data",)): WHOLE, (RS, ("model",)): WHOLE // 4}),
+        ("tpu-v5e", (0, 0), {(RS, ("data",)): REPLICATED, (RS, ("model",)): REPLICATED // 4}),
+        ("tpu-v5e", (1, 1), {(RS, ("data",)): REPLICATED, (RS, ("model",)): REPLICATED // 4}),
+        ("tpu-v5e", (0, 1), {(RS, ("data",)): REPLICATED, (RS, ("model",)): REPLICATED // 4}),
         # ... or in one collective for each dim.
-        ("h100", (0, 0), {(RS, ("data", "model")): WHOLE}),
-        ("h100", (1, 1), {(RS, ("data", "model")): WHOLE}),
+        ("h100", (0, 0), {(RS, ("data", "model")): REPLICATED}),
+        ("h100", (1, 1), {(RS, ("data", "model")): REPLICATED}),
     ],
 )
 def test_fsdp_over_two_axes_scatters_gradients(

@@ -15,7 +15,7 @@ import pytest
 
 from shardwright.errors import ShardwrightError
 from shardwright.program import trace
-from shardwright.program.check import check
+from shardwright.program.invariants import check
 from shardwright.program.types import Program, format_type
 
 from .evaluate import assert_same_results

@@ -6,7 +6,7 @@ from dataclasses import replace
 import jax
 
 from shardwright.program import trace
-from shardwright.program.check import check
+from shardwright.program.invariants import check
 from shardwright.zoo import transformer
 
 

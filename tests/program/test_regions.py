@@ -12,7 +12,7 @@ import pytest
 from jax import lax
 
 from shardwright.program import trace
-from shardwright.program.check import check
+from shardwright.program.invariants import check
 from shardwright.program.ties import Tie
 from shardwright.program.types import Program
 

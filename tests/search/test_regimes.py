@@ -14,7 +14,7 @@ from shardwright.search.objective import Budget, Objective
 from shardwright.search.respond import Responses
 from shardwright.search.space import Space
 from shardwright.spmd.decisions import Decisions, State
-from shardwright.spmd.layout import WHOLE
+from shardwright.spmd.layout import REPLICATED
 from shardwright.spmd.moves import ALL_GATHER, REDUCE_SCATTER
 from tests.search.programs import model_of
 
@@ -33,7 +33,7 @@ def split_dims(model: CostModel, state: State, path: str) -> dict[str, int]:
     return {
         name: model.layouts.table[layout].atoms[atom].dim
         for name, atom in zip(model.mesh.names, placement, strict=True)
-        if atom != WHOLE
+        if atom != REPLICATED
     }
 
 

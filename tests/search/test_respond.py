@@ -13,7 +13,7 @@ from shardwright.search.refine import neighbours
 from shardwright.search.respond import Responses
 from shardwright.search.space import Space
 from shardwright.spmd.decisions import State
-from shardwright.spmd.layout import WHOLE
+from shardwright.spmd.layout import REPLICATED
 from tests.search.programs import model_of
 
 CASES = [
@@ -87,7 +87,7 @@ def test_extensions_split_all_that_is_split_already() -> None:
     responses = responses_of("transformer_train", {"x": 2, "y": 4})
     table = responses.axes[0].table
     for number in range(0, len(table), 97):
-        split = table[number] != WHOLE
+        split = table[number] != REPLICATED
         extended = responses.extensions(0, number)
         assert number in extended
         assert (table[extended][:, split] == table[number, split]).all()

@@ -32,7 +32,7 @@ from shardwright.search.mcts import tree_search
 from shardwright.search.objective import Budget, Objective
 from shardwright.search.respond import Responses
 from shardwright.search.space import Space
-from shardwright.spmd.layout import WHOLE
+from shardwright.spmd.layout import REPLICATED
 from shardwright.zoo import programs
 from tests.search.programs import model_of
 from tests.search.tree_cases import CUT_SHORT, KNOWN, NOT_PROVEN, UNSEEN
@@ -206,7 +206,10 @@ def test_pins_limits_and_replication_bind_the_search() -> None:
     found = search(model, tactics=[FSDP("data"), Replicate(W1)], seconds=0.2)
     program = model.analysis.program
     v = next(v for v in program.inputs if program.values[v].path == W1)
-    assert dict(found.decisions.overrides)[int(model.layouts.of_value[v])] == (WHOLE, WHOLE)
+    assert dict(found.decisions.overrides)[int(model.layouts.of_value[v])] == (
+        REPLICATED,
+        REPLICATED,
+    )
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from shardwright.spmd.layout import WHOLE, Atom, Layout, Placement
+from shardwright.spmd.layout import REPLICATED, Atom, Layout, Placement
 from shardwright.spmd.moves import (
     ALL_GATHER,
     ALL_REDUCE,
@@ -23,7 +23,7 @@ from shardwright.spmd.moves import (
 )
 
 AG, AR, RS, A2A = ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, ALL_TO_ALL
-o = WHOLE
+o = REPLICATED
 
 
 def layout(*dims: tuple[int, ...]) -> Layout:
@@ -160,7 +160,7 @@ def shards(value: Layout, placement: Placement, axes: tuple[int, ...]) -> Shards
     for at in itertools.product(*(range(n) for n in axes)):
         part = elements
         for axis, atom in enumerate(placement):
-            if atom != WHOLE:
+            if atom != REPLICATED:
                 part = np.array_split(part, axes[axis], axis=atom)[at[axis]]
         out[at] = frozenset(part.ravel().tolist())
     return out
@@ -178,13 +178,13 @@ def valid(value: Layout, placement: Placement, axes: tuple[int, ...]) -> bool:
     """Divides, and only prefixes of compound dims are split."""
     left = [a.size for a in value.atoms]
     for axis, atom in enumerate(placement):
-        if atom != WHOLE:
+        if atom != REPLICATED:
             if left[atom] % axes[axis]:
                 return False
             left[atom] //= axes[axis]
     return all(
         left[i] == 1
-        for j in set(placement) - {WHOLE}
+        for j in set(placement) - {REPLICATED}
         for i in range(j)
         if value.atoms[i].dim == value.atoms[j].dim
     )
@@ -203,7 +203,7 @@ AXES = [(2,), (4,), (2, 2), (2, 4), (4, 2), (2, 2, 2), (2, 2, 2, 2)]
 @settings(max_examples=400, deadline=None, derandomize=True)
 @given(data=st.data(), value=st.sampled_from(VALUES), axes=st.sampled_from(AXES))
 def test_every_move_can_be_made(data: st.DataObject, value: Layout, axes: tuple[int, ...]) -> None:
-    atom = st.integers(WHOLE, len(value.atoms) - 1)
+    atom = st.integers(REPLICATED, len(value.atoms) - 1)
     placements = st.tuples(*[atom] * len(axes))
     stored, needed = data.draw(placements), data.draw(placements)
     assume(valid(value, stored, axes) and valid(value, needed, axes))

@@ -81,7 +81,7 @@ class Analysis:
         raise KeyError(label)
 
     def __str__(self) -> str:
-        from shardwright.analysis.text import format_analysis
+        from shardwright.analysis.table import format_analysis
 
         return format_analysis(self)
 

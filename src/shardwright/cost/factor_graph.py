@@ -23,7 +23,7 @@ import numpy as np
 from shardwright.cost.prices import DevicePrices
 from shardwright.spmd.decisions import Placement
 from shardwright.spmd.follow import Choice, choose
-from shardwright.spmd.layout import WHOLE
+from shardwright.spmd.layout import REPLICATED
 from shardwright.spmd.layouts import Layouts
 from shardwright.spmd.opclass import OpClass, OpClasses
 from shardwright.spmd.sums import reduced_once
@@ -178,7 +178,7 @@ class FactorGraph:
         """[B, F] the row of every factor, given the placements [B, S, A] of all layouts."""
         if not self.factors:
             return np.zeros((len(placements), 0), np.int64)
-        numbers = np.einsum("bsa,sa->bs", placements - WHOLE, self._radix)  # [B, S]
+        numbers = np.einsum("bsa,sa->bs", placements - REPLICATED, self._radix)  # [B, S]
         if len(self._flat):
             within = numbers[:, self._flat] * self._strides
             cells = np.add.reduceat(within, self._starts, axis=1)
@@ -205,7 +205,7 @@ class FactorGraph:
         if factor in self._wide:
             return [_wide_cell(factor, at) for at in placements]
         radix = self._radix[list(self.factors[factor].scope)]
-        numbers = ((placements - WHOLE) * radix).sum(2)
+        numbers = ((placements - REPLICATED) * radix).sum(2)
         cells: list[Cell] = (numbers @ self._stride[factor] + self._first[factor]).tolist()
         return cells
 
@@ -264,7 +264,7 @@ class FactorGraph:
 
     def _shared_s(self, transfer: SharedTransfer, stored: Mapping[int, Placement]) -> float:
         """Every different way in which the value is needed is moved to once."""
-        if all(atom == WHOLE for atom in stored[transfer.layout]):  # slices are free
+        if all(atom == REPLICATED for atom in stored[transfer.layout]):  # slices are free
             return 0.0
         moved: dict[Placement, float] = {}
         for c, slot in transfer.uses:

@@ -29,7 +29,7 @@ from shardwright.spmd.follow import Choice
 from shardwright.spmd.ir import Collective, Ir, Partitioned, build_ir, find_collectives
 from shardwright.spmd.layouts import Layouts
 from shardwright.spmd.opclass import fold_ops
-from shardwright.spmd.sums import find_rounds
+from shardwright.spmd.sums import find_trips
 from shardwright.spmd.weights import weigh
 
 
@@ -66,7 +66,7 @@ class CostModel:
         self.pinned = dict(pinned or {})  # value -> axes per dim, whatever the lists say
         self.prices = DevicePrices(mesh, device)
         self.layouts = Layouts(analysis, mesh.sizes, pinned, find_shard_maps(program, mesh))
-        self.classes = fold_ops(analysis, self.layouts, find_rounds(program))
+        self.classes = fold_ops(analysis, self.layouts, find_trips(program))
         self.fusion = find_fusions(program, device)
         self.weights = weigh(program, self.classes, self.layouts.of_value)
         self.schedule = (

@@ -154,7 +154,7 @@ class Lowering:
             arrays = _jax.bind(eqn, args, **borders.with_bodies(bodies))
         results = []
         for leaves, tie, array in zip(borders.exits, exits, arrays, strict=True):
-            unreduced = next((inlets[port].unreduced for port in leaves.next_round), None)
+            unreduced = next((inlets[port].unreduced for port in leaves.next_trip), None)
             results.append(Slot(self.result(tie, Slot(array, unreduced=unreduced))))
         return _marked(results, operands)
 

@@ -13,19 +13,19 @@ import jax.numpy as jnp
 
 from shardwright import _jax
 from shardwright.lowering.actions import Convolve, Halo
-from shardwright.lowering.parts import on_parts
+from shardwright.lowering.shards import on_shards
 from shardwright.lowering.specs import spec_of
 from shardwright.program.types import Op
 from shardwright.spmd.follow import split_by
 from shardwright.spmd.ir import Partitioned
-from shardwright.spmd.layout import WHOLE
+from shardwright.spmd.layout import REPLICATED
 
 
 def convolution(given: Partitioned, op: Op) -> Convolve | None:
     """How a convolution is computed in shards; None for replicated ones and uneven shards."""
     c = int(given.classes.of_op[op.index])
     op_class, choice = given.classes.table[c], given.choices[c]
-    if all(c == WHOLE for c in choice.claims):
+    if all(c == REPLICATED for c in choice.claims):
         return None
     names, sizes = zip(*given.axes, strict=True)
     for atom, size in enumerate(op_class.sizes):
@@ -72,7 +72,7 @@ def convolve(eqn: Any, args: list[Any], how: Convolve, mesh: Any) -> Any:
         )  # fmt: skip
         return jax.lax.psum(out, how.sum_over) if how.sum_over else out
 
-    return on_parts(local, mesh, how.operands, how.result)(*args)
+    return on_shards(local, mesh, how.operands, how.result)(*args)
 
 
 def _with_neighbours(image: Any, halo: Halo, shards: int) -> Any:

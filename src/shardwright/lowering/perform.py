@@ -15,8 +15,8 @@ from shardwright.lowering.actions import Action, Unreduced
 from shardwright.lowering.convolution import convolve
 from shardwright.lowering.movement import Mover
 from shardwright.lowering.partial import add_up, in_first_part, over_leading, split_dims
-from shardwright.lowering.parts import on_parts
 from shardwright.lowering.ragged import multiply
+from shardwright.lowering.shards import on_shards
 from shardwright.lowering.slots import Recipe, Slot
 from shardwright.lowering.workarounds import clamped_starts, scattered, sliced
 
@@ -82,7 +82,7 @@ def _on_shards(action: do.OnShards, site: Site, mover: Mover) -> None:
         changes = _jax.kernel_on_shards(site.eqn, list(shards)) if kernel else {}
         return _jax.bind(site.eqn, list(shards), **changes)
 
-    whole = on_parts(local, mover.mesh, action.operands, list(action.results))
+    whole = on_shards(local, mover.mesh, action.operands, list(action.results))
     site.results = [Slot(a) for a in whole(*site.arrays)]
 
 
@@ -162,7 +162,7 @@ def _scatter(merged: Any, unreduced: Unreduced, mesh: Any) -> Any:
             part = scattered(part, axes, dim)
         return jax.lax.psum(part, others) if others else part
 
-    return on_parts(local, mesh, [(unreduced.axes, *produced)], tuple(made))(merged)
+    return on_shards(local, mesh, [(unreduced.axes, *produced)], tuple(made))(merged)
 
 
 def _store(action: do.Store, site: Site, mover: Mover) -> None:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from shardwright import _jax
 from shardwright.lowering.actions import RaggedDot
-from shardwright.lowering.parts import on_parts
+from shardwright.lowering.shards import on_shards
 from shardwright.lowering.specs import spec_of
 from shardwright.program.types import Op
 from shardwright.spmd.follow import split_by
@@ -50,7 +50,7 @@ def multiply(eqn: Any, args: list[Any], how: RaggedDot, mesh: Any) -> Any:
             out = jax.lax.psum(out, axes)
         return out
 
-    return on_parts(local, mesh, how.operands, how.result)(*args)
+    return on_shards(local, mesh, how.operands, how.result)(*args)
 
 
 def _ragged_dim(eqn: Any) -> int:

@@ -16,14 +16,14 @@ from shardwright.lowering.specs import Shardings, Spec, Way
 from shardwright.lowering.workarounds import WORKAROUNDS, picked_dims
 from shardwright.program.fingerprint import argument_types
 from shardwright.program.interpret import Key
-from shardwright.program.text import format_call
+from shardwright.program.printing import format_call
 from shardwright.program.ties import CONSTS, ENTRIES, EXITS, INITS
 from shardwright.program.types import LITERAL, Op, Program
 from shardwright.rules.pallas import read_from_grid
 from shardwright.spmd.decisions import Decisions
 from shardwright.spmd.follow import Choice
 from shardwright.spmd.ir import Partitioned
-from shardwright.spmd.layout import WHOLE
+from shardwright.spmd.layout import REPLICATED
 from shardwright.spmd.moves import SLICE
 from shardwright.spmd.opclass import NO_CLASS
 from shardwright.spmd.sums import passing_order
@@ -113,7 +113,7 @@ def _constrain(given: _Given, op: Op) -> Iterator[do.Constrain]:
     choice, arrays = given.choice(op), [v for v in op.operands if v != LITERAL]
     numbers = _operand_numbers(given.partitioned.program, op)
     for i, v, moves, need in zip(numbers, arrays, choice.operand_moves, choice.needs, strict=False):
-        if given.shardings.layout(v).made_up:
+        if given.shardings.layout(v).rematerialised:
             way: Way = (given.shardings.of(v, need),)
         else:
             way = given.shardings.way(v, moves)
@@ -137,7 +137,7 @@ def _result_ways(given: _Given, op: Op) -> list[Way]:
     choice, shardings = given.choice(op), given.shardings
     ways: list[Way] = []
     for v, produced, moves in zip(op.results, choice.produced, choice.result_moves, strict=True):
-        if shardings.layout(v).made_up:
+        if shardings.layout(v).rematerialised:
             ways.append(())
         elif not moves:
             ways.append((shardings.stored(v),))
@@ -156,7 +156,7 @@ def _compute(given: _Given, op: Op, ways: list[Way]) -> Action:
         return do.OnShards(_reads(given, op), tuple(way[0] for way in ways))
     if op.name in WORKAROUNDS["convolutions"].primitives:
         return convolution(given.partitioned, op) or do.Compute()
-    split = any(c != WHOLE for c in given.choice(op).claims)
+    split = any(c != REPLICATED for c in given.choice(op).claims)
     if op.name == "pallas_call" and split and read_from_grid(op.eqn.params):
         return do.OnShards(_reads(given, op), tuple(way[0] for way in ways))
     if op.name == "ragged_dot_general":  # no compiler knows where a group begins

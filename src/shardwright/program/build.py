@@ -196,7 +196,7 @@ class Builder:
         ]
         for leaves in borders.exits:
             given = [outputs[b][i] for b, i in leaves.outputs]
-            given += [inputs[b][i] for b, i in leaves.next_round[:1]]
+            given += [inputs[b][i] for b, i in leaves.next_trip[:1]]
             around = [first + b for b, _ in leaves.outputs]
             outside = [results[leaves.result]]
             self.tie(

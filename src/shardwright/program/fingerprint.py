@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from shardwright.program.pins import ARGUMENT
-from shardwright.program.text import format_op
+from shardwright.program.printing import format_op
 from shardwright.program.types import Op, Program, UserPin, format_type
 from shardwright.rules.rule import format_rule
 

@@ -55,7 +55,7 @@ class Exit(NamedTuple):
     tie: Tie
     result: int
     outputs: tuple[Port, ...]
-    next_round: tuple[Port, ...] = ()  # inputs that get it in the next round, of the body first
+    next_trip: tuple[Port, ...] = ()  # inputs that get it in the next round, of the body first
     split: Split | None = None
 
 

@@ -30,6 +30,6 @@ class Tie(Enum):
 CONSTS = (Tie.SCAN_CONST, Tie.WHILE_CONST)
 INITS = (Tie.SCAN_INIT, Tie.WHILE_INIT)
 CARRIES = (Tie.SCAN_CARRY, Tie.WHILE_CARRY)
-LEAVES_ROUND = (*CARRIES, Tie.SCAN_YS)  # ties through which a value leaves one trip of a loop
+LEAVES_TRIP = (*CARRIES, Tie.SCAN_YS)  # ties through which a value leaves one trip of a loop
 ENTRIES = (*CONSTS, *INITS, Tie.SCAN_XS, Tie.COND_OPERAND, Tie.MANUAL_IN)
-EXITS = (*LEAVES_ROUND, Tie.COND_RESULT, Tie.MANUAL_OUT)
+EXITS = (*LEAVES_TRIP, Tie.COND_RESULT, Tie.MANUAL_OUT)

@@ -1,6 +1,6 @@
 """The Program: ops in execution order, values, nested regions.
 
-Invariants (see check.py)
+Invariants (see invariants.py)
 - `ops` lists every op, those of nested regions too, in execution order;
 - an operand is a literal, or a value defined before it in its region or one around it;
 - a region op (scan, while, cond, shard_map) is followed by its entry ties, its bodies' ops and its
@@ -23,7 +23,7 @@ import jax
 from shardwright import _jax
 from shardwright.program.interpret import Key
 from shardwright.program.source import user_frame
-from shardwright.program.ties import LEAVES_ROUND, Kind, Tie
+from shardwright.program.ties import LEAVES_TRIP, Kind, Tie
 from shardwright.rules.rule import PASS, Rule, TensorShape
 
 LITERAL = -1  # an operand that is a literal of the jaxpr, and no value
@@ -109,7 +109,7 @@ class Op:
     @property
     def operand_region(self) -> int:
         """The region in which its operands are moved; what leaves a trip is moved in every trip."""
-        return self.body[0] if self.tie in LEAVES_ROUND else self.region
+        return self.body[0] if self.tie in LEAVES_TRIP else self.region
 
     @property
     def result_region(self) -> int:
@@ -166,7 +166,7 @@ class Program:
     pins: list[UserPin]
     signature: Any = None  # program.arguments.Signature
     _uses: Any = field(default=None, repr=False)
-    _numbers: Any = field(default=None, repr=False)
+    _constants: Any = field(default=None, repr=False)
 
     @property
     def opaque(self) -> Counter[str]:
@@ -205,13 +205,13 @@ class Program:
             v = self.values[op.operands[0]]  # a return: where its value comes from
         return v.path or "constant"
 
-    def numbers(self) -> list[bool]:
+    def constant_subgraphs(self) -> list[bool]:
         """[values] whether each is a constant subgraph: computed from literals alone, as a mask.
 
         Every device can compute the shard that it needs: compilers rematerialise such values at
         each use, so they never move.
         """
-        if self._numbers is None:
+        if self._constants is None:
             steps = [0] * len(self.values)  # 1 + ops from literals to the value; 0: not constant
             for op in self.ops:
                 before = [1 if v == LITERAL else steps[v] for v in op.operands]
@@ -219,8 +219,8 @@ class Program:
                     continue
                 if max(before, default=1) <= LONGEST_RECIPE and _point_by_point(op.rule):
                     steps[op.results[0]] = 1 + max(before, default=1)
-            self._numbers = [n > 0 for n in steps]
-        return self._numbers
+            self._constants = [n > 0 for n in steps]
+        return self._constants
 
     def origin(self, value: int) -> int:
         """The argument behind a value that is only a view or copy of it, else the value."""
@@ -234,7 +234,7 @@ class Program:
         return at if self.values[at].path is not None else value
 
     def __str__(self) -> str:
-        from shardwright.program.text import format_program
+        from shardwright.program.printing import format_program
 
         return format_program(self)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from shardwright._version import __version__
 from shardwright.analysis.labels import any_index
-from shardwright.analysis.text import human_bytes
+from shardwright.analysis.table import human_bytes
 from shardwright.cost.breakdown import peak_breakdown
 from shardwright.cost.model import CostModel, model_collectives, partitioned
 from shardwright.lowering.specs import Spec, border_specs

@@ -85,7 +85,7 @@ class _Follow:
                 for i, labels in enumerate(enter(self, body.jaxpr, given, place)):
                     outputs[Port(b, i)] = labels
             for leaves in borders.exits:
-                for port in leaves.next_round:
+                for port in leaves.next_trip:
                     inputs[port] |= outputs[leaves.outputs[0]]
         branches_on = NONE if borders.branches_on is None else operands[borders.branches_on]
         for i in branches_on:
@@ -94,7 +94,7 @@ class _Follow:
             self.uses[i].counts_trips = True
         results = []
         for leaves in borders.exits:
-            no_trip = leaves.next_round if leaves.tie is Tie.WHILE_CARRY else ()
+            no_trip = leaves.next_trip if leaves.tie is Tie.WHILE_CARRY else ()
             from_bodies = (outputs[port] for port in leaves.outputs)
             results.append(branches_on.union(*from_bodies, *(inputs[port] for port in no_trip)))
         return _integers(eqn.outvars, results)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from shardwright.analysis.text import human_bytes
+from shardwright.analysis.table import human_bytes
 
 __all__ = [
     "any_layer", "change", "columns", "counted", "human_bytes", "human_seconds", "listed",

@@ -18,7 +18,7 @@ from shardwright.cost.model import CostModel
 from shardwright.search.space import Space
 from shardwright.spmd.claim import able_to_split, claimed_atom
 from shardwright.spmd.decisions import UPDATES, AxisList, Entry
-from shardwright.spmd.layout import WHOLE, Layout
+from shardwright.spmd.layout import REPLICATED, Layout
 
 Earlier = tuple[int, ...]  # the placement of one layout on the axes before this one
 START = -1  # no axis placement before this one
@@ -37,7 +37,7 @@ class _Collision(Exception):
 class AxisPlacements:
     """The placements of one axis, each with the shortest list that leads there."""
 
-    table: np.ndarray  # [P, columns] int8: atom or WHOLE
+    table: np.ndarray  # [P, columns] int8: atom or REPLICATED
     entry: list[Entry]  # [P] the last entry of a list that leads there
     parent: np.ndarray  # [P] the placement of the entries before it; START: the prefix
     prefix: AxisList
@@ -61,8 +61,8 @@ class AxisPlacements:
         width, kind = 1, np.zeros(len(self), np.int64)
         for c in columns:  # number the pairs (kind so far, atom), leaving no gaps
             atoms = self.table[:, c]
-            step = int(atoms.max()) - WHOLE + 1
-            kind = kind * step + (atoms - WHOLE)
+            step = int(atoms.max()) - REPLICATED + 1
+            kind = kind * step + (atoms - REPLICATED)
             seen = np.zeros(width * step, bool)
             seen[kind] = True
             kind = (np.cumsum(seen) - 1)[kind]
@@ -93,7 +93,7 @@ def find_axis_placements(
             [
                 (*earlier, int(atom))
                 for earlier, c in known.items()
-                for atom in np.flatnonzero(np.bincount(found.table[:, c] - WHOLE)) + WHOLE
+                for atom in np.flatnonzero(np.bincount(found.table[:, c] - REPLICATED)) + REPLICATED
             ]
             for known in found.column
         ]
@@ -114,7 +114,11 @@ def _of_axis(
         for earlier in known:
             claims = _claims(model, layout, earlier, (*space.root[axis], *entries), fixed)
             prefix, rest = claims[: len(space.root[axis])], claims[len(space.root[axis]) :]
-            start = fixed if fixed is not None else next((j for j in prefix if j != WHOLE), WHOLE)
+            start = (
+                fixed
+                if fixed is not None
+                else next((j for j in prefix if j != REPLICATED), REPLICATED)
+            )
             mine[earlier] = column_of.setdefault((start, *rest), len(column_of))
         column.append(mine)
     columns = np.array(list(column_of), np.int8).reshape(len(column_of), 1 + len(entries)).T
@@ -132,7 +136,7 @@ def _claims(
 ) -> list[int]:
     """[entries] the atom that each claims of a layout if it is the first to do so."""
     if fixed is not None:
-        return [WHOLE] * len(entries)
+        return [REPLICATED] * len(entries)
     able = able_to_split(layout, earlier, len(earlier), model.mesh.sizes)
     return [claimed_atom(layout, entry, able) for entry in entries]
 
@@ -172,7 +176,7 @@ def _walk(
         added.append(e[new])
         first_row = len(table)
         table = np.concatenate(
-            [table, np.where(rows[r[new]] == WHOLE, claims[e[new]], rows[r[new]])]
+            [table, np.where(rows[r[new]] == REPLICATED, claims[e[new]], rows[r[new]])]
         )
         _compare(table, rows, claims, r, e, known[np.searchsorted(found, after)])
         order = np.argsort(np.concatenate([seen_keys, after[new]]), kind="stable")
@@ -192,7 +196,7 @@ def _compare(
     for at in range(0, len(r), _Hashes.CHUNK):
         part = slice(at, at + _Hashes.CHUNK)
         before = rows[r[part]]
-        if (np.where(before == WHOLE, claims[e[part]], before) != table[same[part]]).any():
+        if (np.where(before == REPLICATED, claims[e[part]], before) != table[same[part]]).any():
             raise _Collision
 
 
@@ -207,13 +211,13 @@ class _Hashes:
     def __init__(self, claims: np.ndarray, seed: int) -> None:
         rng = np.random.default_rng(seed)
         factors = rng.integers(1, 1 << 22, (2, claims.shape[1])).astype(float)
-        self._weights = [((claims - WHOLE) * f).T for f in factors]  # [columns, E]
+        self._weights = [((claims - REPLICATED) * f).T for f in factors]  # [columns, E]
 
     def added(self, rows: np.ndarray) -> np.ndarray:
         """[R, E] what each entry adds to the hash of each placement; 0 if it changes nothing."""
         out = []
         for at in range(0, len(rows), self.CHUNK):
-            whole = (rows[at : at + self.CHUNK] == WHOLE).astype(float)
+            whole = (rows[at : at + self.CHUNK] == REPLICATED).astype(float)
             low, high = ((whole @ w).astype(np.uint64) for w in self._weights)
             out.append(low * np.uint64(0x9E3779B97F4A7C15) + high)
         return np.concatenate(out)

@@ -15,7 +15,7 @@ import numpy as np
 from shardwright.cost.factor_graph import Cell, FactorGraph
 from shardwright.search.axis_placements import AxisPlacements
 from shardwright.spmd.decisions import Placement
-from shardwright.spmd.layout import WHOLE
+from shardwright.spmd.layout import REPLICATED
 
 Kinds = tuple[int, ...]  # for each of the first axes, or of all of them
 
@@ -122,7 +122,7 @@ class Block:
 
     def replicated_s(self) -> float:
         """Seconds when nothing is split."""
-        whole = (WHOLE,) * len(self.axes)
+        whole = (REPLICATED,) * len(self.axes)
         return float(self._seconds([(whole,) * len(self.scope)])[0])
 
     def _seconds(self, states: Sequence[tuple[Placement, ...]]) -> np.ndarray:

@@ -8,7 +8,7 @@ import numpy as np
 
 from shardwright.cost.model import CostModel
 from shardwright.spmd.follow import local_sizes
-from shardwright.spmd.layout import WHOLE
+from shardwright.spmd.layout import REPLICATED
 from shardwright.spmd.opclass import NO_ATOM, OpClass
 
 # Above this many ways to split an op its bound is 0.
@@ -22,7 +22,7 @@ def least_compute_s(model: CostModel, op: OpClass) -> float:
     if (len(options) + 1) ** len(sizes) > MOST_WAYS:
         return 0.0
     ways: dict[tuple[int, ...], None] = {}
-    for claims in product((WHOLE, *options), repeat=len(sizes)):
+    for claims in product((REPLICATED, *options), repeat=len(sizes)):
         ways[tuple(local_sizes(op.sizes, claims, sizes))] = None
     return min(model.prices.compute_s(op, local, _slot_bytes(op, local)) for local in ways)
 

@@ -24,7 +24,7 @@ from shardwright.search.bounds import least_factor_s
 from shardwright.search.objective import OVER_MEMORY_S, Budget, Objective
 from shardwright.search.space import Space
 from shardwright.spmd.decisions import State
-from shardwright.spmd.layout import WHOLE
+from shardwright.spmd.layout import REPLICATED
 
 SAME = 1e-9  # costs closer than this are equal
 BATCH = 64
@@ -236,14 +236,14 @@ class _Proof:
         earlier: list[tuple[int, ...]] = [()] * len(held)
         for axis, number in enumerate(chosen):
             taken = _at(self.axes[axis], earlier, np.array([number]))[0]
-            held = np.where(taken == WHOLE, held, held / sizes[axis])
+            held = np.where(taken == REPLICATED, held, held / sizes[axis])
             earlier = [(*e, int(p)) for e, p in zip(earlier, taken, strict=True)]
         axis = len(chosen)
         later = float(np.prod(sizes[axis + 1 :]))
         out = []
         for part in np.array_split(rows, max(1, len(rows) // 2048)):
             placed = _at(self.axes[axis], earlier, part)
-            local = np.where(placed == WHOLE, held, held / sizes[axis]) / later
+            local = np.where(placed == REPLICATED, held, held / sizes[axis]) / later
             out.append((local @ model.points.live.T).max(1) <= self.objective.memory)
         return np.concatenate(out)
 

@@ -13,7 +13,7 @@ from shardwright.program.types import LITERAL
 from shardwright.search.objective import Budget, Objective
 from shardwright.search.space import Space
 from shardwright.spmd.decisions import AxisList, State
-from shardwright.spmd.layout import WHOLE, Placement
+from shardwright.spmd.layout import REPLICATED, Placement
 
 # Parts of a step. An override must save this much: each one makes a plan harder to read.
 WORTHWHILE = 2e-3
@@ -101,7 +101,7 @@ def refine_layouts(
 
 def kept_copies(model: CostModel) -> dict[int, Placement]:
     """Overrides that keep every copy of an argument whole: a weight is gathered once, as cast."""
-    program, whole = model.analysis.program, (WHOLE,) * len(model.mesh.sizes)
+    program, whole = model.analysis.program, (REPLICATED,) * len(model.mesh.sizes)
     copies: dict[int, bool] = {}
     for v, layout in enumerate(model.layouts.of_value.tolist()):
         is_copy = program.values[v].path is None and program.origin(v) != v
@@ -121,7 +121,7 @@ def _candidates(model: CostModel) -> list[int]:
     }  # fmt: skip
     return [
         i for i, layout in enumerate(model.layouts.table)
-        if layout.atoms and not layout.made_up and (layout.border or i not in tied)
+        if layout.atoms and not layout.rematerialised and (layout.border or i not in tied)
     ]  # fmt: skip
 
 
@@ -131,10 +131,10 @@ def _options(
     """Other ways to store a layout: as the lists say, whole, or one axis on another atom."""
     now = stored if chosen is None else chosen
     table, sizes = model.layouts.table[layout], model.mesh.sizes
-    far = [p for p in (stored, (WHOLE,) * len(sizes)) if p != now]
+    far = [p for p in (stored, (REPLICATED,) * len(sizes)) if p != now]
     near = [
         (*now[:axis], atom, *now[axis + 1 :])
-        for axis in range(len(sizes)) for atom in (WHOLE, *range(len(table.atoms)))
+        for axis in range(len(sizes)) for atom in (REPLICATED, *range(len(table.atoms)))
         if atom != now[axis]
     ]  # fmt: skip
     for placement in dict.fromkeys([*far, *near]):

@@ -13,7 +13,7 @@ from shardwright.search.blocks import Spent, Work, find_blocks
 from shardwright.search.objective import Objective
 from shardwright.search.space import Space
 from shardwright.spmd.decisions import State
-from shardwright.spmd.layout import WHOLE
+from shardwright.spmd.layout import REPLICATED
 
 Chosen = tuple[int, ...]  # [axes] a placement of each axis
 # Of one axis; above, those of the shorter lists. A response adds them up for every block: 20,000
@@ -77,7 +77,7 @@ class Responses:
         known = self._extensions.get((axis, number))
         if known is None:
             table = self.axes[axis].table
-            split = table[number] != WHOLE
+            split = table[number] != REPLICATED
             agree = (table[:, split] == table[number, split]).all(1)
             known = self._extensions[axis, number] = np.flatnonzero(agree)
         return known
@@ -102,7 +102,7 @@ class Responses:
             rows = numbers if a == axis else np.array([chosen[a]])
             columns = [known[s] for known, s in zip(one.column, situations, strict=True)]
             atoms = one.table[rows][:, columns]  # [rows, layouts]
-            held = np.where(atoms == WHOLE, held, held / n)
+            held = np.where(atoms == REPLICATED, held, held / n)
             # What later axes do is taken from the placement that is chosen now.
             now = one.table[chosen[a]][columns]
             situations = [(*s, int(j)) for s, j in zip(situations, now, strict=True)]

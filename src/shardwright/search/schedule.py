@@ -17,7 +17,7 @@ from shardwright.search.wishes import (
     wishes_in_code,
 )  # fmt: skip
 from shardwright.spmd.decisions import State, append
-from shardwright.spmd.layout import WHOLE, Placement
+from shardwright.spmd.layout import REPLICATED, Placement
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ def _replicated(
 ) -> tuple[dict[int, Placement], set[int]]:
     overrides: dict[int, Placement] = {}
     banned: set[int] = set()
-    whole = (WHOLE,) * len(context.model.mesh.sizes)
+    whole = (REPLICATED,) * len(context.model.mesh.sizes)
     for t in tactics:
         if not isinstance(t, Replicate):
             continue
@@ -159,11 +159,11 @@ def _check(
         for v in wish.values:
             layout = model.layouts.table[int(model.layouts.of_value[v])]
             got = int(placements[0, model.layouts.of_value[v], wish.axis])
-            if got != WHOLE and layout.atoms[got].dim == wish.dim:
+            if got != REPLICATED and layout.atoms[got].dim == wish.dim:
                 continue
             where = model.analysis.program.where(v)
             name, n = model.mesh.axes[wish.axis]
-            if got == WHOLE:
+            if got == REPLICATED:
                 raise ShardwrightError(
                     f"cannot split dim {wish.dim} of {where} over {name}={n}",
                     pin=wish.said,

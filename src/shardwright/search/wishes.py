@@ -17,7 +17,7 @@ from shardwright.program.types import UserPin
 from shardwright.search.roles import find_roles
 from shardwright.search.tactics import Context, Pin, Tactic
 from shardwright.spmd.decisions import Entry, State, append, empty
-from shardwright.spmd.layout import NO_BIT, WHOLE, Layout
+from shardwright.spmd.layout import NO_BIT, REPLICATED, Layout
 
 Dims = tuple[tuple[int, ...], ...]  # axes per dim
 MOST_ADVISED = 64  # a larger axis is not advised
@@ -199,7 +199,7 @@ def unmet(
         for v in wish.values:
             index = int(layouts.of_value[v])
             got = int(placements[0, index, wish.axis])
-            if got == WHOLE:
+            if got == REPLICATED:
                 yield wish, None
             elif layouts.table[index].atoms[got].dim != wish.dim:
                 yield wish, layouts.table[index].atoms[got].group
@@ -287,7 +287,9 @@ def why_whole(
         causes.append(f"a reshape makes the dim {reshaped}, and the first of these is split first")
     if on:
         causes.append(f"{' and '.join(on)} leave{'s' * (len(on) == 1)} {free} of it")
-    unused = [axis for axis, atom in enumerate(placement) if atom == WHOLE and axis != wish.axis]
+    unused = [
+        axis for axis, atom in enumerate(placement) if atom == REPLICATED and axis != wish.axis
+    ]
     fits = [mesh.names[a] for a in unused if mesh.sizes[a] > 1 and free % mesh.sizes[a] == 0]
     sizes = [str(n) for n in range(2, min(free, MOST_ADVISED) + 1) if free % n == 0]
     advice = [f"axis {name!r}" for name in fits]

@@ -13,7 +13,7 @@ import numpy as np
 from shardwright.errors import ShardwrightError
 from shardwright.spmd.decisions import UPDATES, AxisList, Entry, Placement, State
 from shardwright.spmd.division import can_divide
-from shardwright.spmd.layout import NO_BIT, WHOLE, Layout
+from shardwright.spmd.layout import NO_BIT, REPLICATED, Layout
 
 
 def claim(layout: Layout, lists: State, axis_sizes: Sequence[int]) -> Placement:
@@ -22,7 +22,7 @@ def claim(layout: Layout, lists: State, axis_sizes: Sequence[int]) -> Placement:
     for axis, entries in enumerate(lists):
         able = able_to_split(layout, placement, axis, axis_sizes)
         claimed = (claimed_atom(layout, entry, able) for entry in entries)
-        placement += (next((j for j in claimed if j != WHOLE), WHOLE),)
+        placement += (next((j for j in claimed if j != REPLICATED), REPLICATED),)
     return placement
 
 
@@ -32,20 +32,20 @@ def able_to_split(
     """[atoms] whether an axis can split each, given what the axes before it split."""
     if axis in layout.closed:
         return [False] * len(layout.atoms)
-    shards = layout.parts(earlier, axis_sizes)
+    shards = layout.shards(earlier, axis_sizes)
     return [layout.can_split(j, shards, axis_sizes[axis]) for j in range(len(layout.atoms))]
 
 
 def claimed_atom(layout: Layout, entry: Entry, able: Sequence[bool]) -> int:
-    """The atom that one entry claims, of those that an axis is able to split, or WHOLE.
+    """The atom that one entry claims, of those that an axis is able to split, or REPLICATED.
 
     Of two atoms of one group the resolution picks one; where no conflict names them, the first.
     """
     if entry.scope == UPDATES and not layout.update:
-        return WHOLE
+        return REPLICATED
     atoms = [(j, a) for j, a in enumerate(layout.atoms) if a.group == entry.group and able[j]]
     ranked = [(a.bit != NO_BIT and (entry.bits >> a.bit & 1) ^ a.side, j) for j, a in atoms]
-    return min(ranked, default=(0, WHOLE))[1]
+    return min(ranked, default=(0, REPLICATED))[1]
 
 
 _NEVER = 1 << 20  # the rank of a group that is not listed: above that of any list's end
@@ -83,7 +83,7 @@ class Claims:
     def place(self, states: Sequence[State]) -> tuple[np.ndarray, np.ndarray]:
         """(placements [B, S, A], local bytes [B, S]) of every layout in every state: `claim`."""
         batch, (count, _), axes = len(states), self._size.shape, len(self._axis_sizes)
-        chosen = np.full((batch, count, axes), WHOLE, np.int64)
+        chosen = np.full((batch, count, axes), REPLICATED, np.int64)
         shards = np.ones((batch, *self._size.shape), np.int64)  # [B, S, J] shards of each atom
         for a, n in enumerate(self._axis_sizes):
             lists = [s[a] for s in states]
@@ -93,7 +93,7 @@ class Claims:
             rank[:, ~self._able[a]] = _NEVER
             for earlier in range(a):  # an atom split before may not divide any further
                 taken = chosen[:, :, earlier]
-                b, s = np.nonzero(taken != WHOLE)
+                b, s = np.nonzero(taken != REPLICATED)
                 j = taken[b, s]
                 held = shards[b, s, j]  # 1 after an axis of one device
                 uneven = (held > 1) & (self._size[s, j] % (held * n) != 0)

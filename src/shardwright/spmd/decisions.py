@@ -23,7 +23,7 @@ class Entry(NamedTuple):
 
 AxisList = tuple[Entry, ...]
 State = tuple[AxisList, ...]  # one list per mesh axis, in mesh order
-Placement = tuple[int, ...]  # [axes] the atom that each mesh axis splits, or WHOLE: layout.py
+Placement = tuple[int, ...]  # [axes] the atom that each mesh axis splits, or REPLICATED: layout.py
 
 
 class Decisions(NamedTuple):

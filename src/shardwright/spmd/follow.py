@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 from shardwright.rules.rule import PASS, REPLICATE
 from shardwright.rules.rule import PERMUTE as PERMUTES
 from shardwright.spmd.division import can_divide, local_size
-from shardwright.spmd.layout import WHOLE, Placement
+from shardwright.spmd.layout import REPLICATED, Placement
 from shardwright.spmd.moves import (
     ALL_GATHER,
     ALL_TO_ALL,
@@ -120,7 +120,7 @@ _NOWHERE = Route([], 0.0)
 class Choice(NamedTuple):
     """How one op class is computed in one state, and what that costs once."""
 
-    claims: Placement  # [axes] op atom or WHOLE
+    claims: Placement  # [axes] op atom or REPLICATED
     needs: tuple[Placement, ...]  # per operand
     produced: tuple[Placement, ...]  # per result, after its reduction
     partial: tuple[int, ...]  # axes over which results are partial sums
@@ -163,9 +163,9 @@ def choose(op: OpClass, stored: Sequence[Placement], prices: Prices) -> Choice:
     options = _options(op, stored, prices.axis_sizes)
     fixed = _manual_claims(op, prices)
     for axis, atom in fixed.items():
-        options[axis] = [atom] if atom != WHOLE else []
-    first = tuple([o[0] if o else WHOLE for o in options])
-    if max(map(len, options)) <= 1 and all([a == WHOLE or op.kinds[a] == PASS for a in first]):  # noqa: C419
+        options[axis] = [atom] if atom != REPLICATED else []
+    first = tuple([o[0] if o else REPLICATED for o in options])
+    if max(map(len, options)) <= 1 and all([a == REPLICATED or op.kinds[a] == PASS for a in first]):  # noqa: C419
         still = _candidate(op, first, prices)
         if still is not None and [*still.needs, *still.produced] == list(stored):
             return _choice(op, still, stored, prices)  # nothing moves: nothing is cheaper
@@ -180,13 +180,13 @@ def choose(op: OpClass, stored: Sequence[Placement], prices: Prices) -> Choice:
 
 
 def _manual_claims(op: OpClass, prices: Prices) -> dict[int, int]:
-    """{axis: op atom or WHOLE} of a border of a shard_map: as its spec says.
+    """{axis: op atom or REPLICATED} of a border of a shard_map: as its spec says.
 
     Where a reshape elsewhere cuts the dim in parts that its axes do not divide, no placement is
     what the spec says: then the array is whole there.
     """
     number = prices.axis_names.index
-    claims = {number(name): WHOLE for name, _ in op.rule.manual}
+    claims = {number(name): REPLICATED for name, _ in op.rule.manual}
     left = list(op.sizes)
     for name, factor in op.rule.manual:
         axis = number(name)
@@ -195,7 +195,7 @@ def _manual_claims(op: OpClass, prices: Prices) -> dict[int, int]:
         n = prices.axis_sizes[axis]
         parts = [k for k, f in enumerate(op.factors) if f == factor and left[k] > 1]
         if not parts or left[parts[0]] % n:
-            return dict.fromkeys(claims, WHOLE)
+            return dict.fromkeys(claims, REPLICATED)
         claims[axis] = parts[0]
         left[parts[0]] //= n
     return claims
@@ -203,7 +203,7 @@ def _manual_claims(op: OpClass, prices: Prices) -> dict[int, int]:
 
 def _claimed(slot: Slot, placement: Placement) -> Placement:
     """The op's claims when it is computed as a slot is stored."""
-    return tuple([slot.to_op[j] if j != WHOLE else WHOLE for j in placement])
+    return tuple([slot.to_op[j] if j != REPLICATED else REPLICATED for j in placement])
 
 
 def _seconds(
@@ -238,7 +238,7 @@ def _options(
     options: list[list[int]] = [[] for _ in axis_sizes]
     for slot, placement in zip(op.slots, stored, strict=True):
         for a, j in enumerate(placement):
-            atom = slot.to_op[j] if j != WHOLE else NO_ATOM
+            atom = slot.to_op[j] if j != REPLICATED else NO_ATOM
             if atom == NO_ATOM:
                 continue
             if op.splittable[atom]:
@@ -256,7 +256,8 @@ def _needed(slot: Slot, claims: Placement) -> Placement:
     known = slot.needed.get(claims)
     if known is None:
         known = slot.needed[claims] = tuple(
-            slot.to_op.index(c) if c != WHOLE and c in slot.to_op else WHOLE for c in claims
+            slot.to_op.index(c) if c != REPLICATED and c in slot.to_op else REPLICATED
+            for c in claims
         )
     return known
 
@@ -265,7 +266,7 @@ def _possible(op: OpClass, claims: Sequence[int], axis_sizes: Sequence[int]) -> 
     """Whether the op can be split so: atoms divide; of a compound dim only a prefix is split."""
     shards = [1] * len(op.sizes)
     for n, c in zip(axis_sizes, claims, strict=True):
-        if c != WHOLE:
+        if c != REPLICATED:
             if not can_divide(op.sizes[c], shards[c], n, pads=op.pads[c]):
                 return False
             shards[c] *= n
@@ -290,7 +291,7 @@ def _possible(op: OpClass, claims: Sequence[int], axis_sizes: Sequence[int]) -> 
 
 def split_by(op: OpClass, claims: Sequence[int], factor: int) -> tuple[int, ...]:
     """The axes that split a factor of the rule."""
-    return tuple([a for a, c in enumerate(claims) if c != WHOLE and op.factors[c] == factor])
+    return tuple([a for a, c in enumerate(claims) if c != REPLICATED and op.factors[c] == factor])
 
 
 def local_sizes(
@@ -299,7 +300,7 @@ def local_sizes(
     """[atoms] what one device holds of each when the axes split these."""
     shards = [1] * len(sizes)
     for n, c in zip(axis_sizes, claims, strict=True):
-        if c != WHOLE:
+        if c != REPLICATED:
             shards[c] *= n
     return [local_size(size, p) for size, p in zip(sizes, shards, strict=True)]
 
@@ -310,7 +311,8 @@ def _candidates(op: OpClass, options: list[list[int]], prices: Prices) -> list[_
     known = op.candidate_lists.get(key)
     if known is None:
         every = [
-            _candidate(op, claims, prices) for claims in product(*[[*o, WHOLE] for o in options])
+            _candidate(op, claims, prices)
+            for claims in product(*[[*o, REPLICATED] for o in options])
         ]
         known = op.candidate_lists[key] = [one for one in every if one is not None]
     return known
@@ -326,7 +328,7 @@ def _candidate(op: OpClass, claims: Placement, prices: Prices) -> _Candidate | N
         produced = tuple([_needed(slot, claims) for slot in op.results])
         partial = tuple([
             a for a, c in enumerate(claims)
-            if c != WHOLE and op.kinds[c] not in (PASS, PERMUTES, REPLICATE)
+            if c != REPLICATED and op.kinds[c] not in (PASS, PERMUTES, REPLICATE)
             and c not in op.in_results
         ])  # fmt: skip
         slot_bytes = [
@@ -440,7 +442,7 @@ def _border_moves(
     leaves = [f for dim in op.rule.results[0] for f in dim]
     for factor, axes in by_factor.items():
         slot = int(factor in leaves)
-        if claims[axes[0]] == WHOLE:
+        if claims[axes[0]] == REPLICATED:
             moves += [Move(ALL_GATHER, tuple(sorted(axes)), slot_bytes[1], ())] if slot else []
         elif axes != sorted(axes):
             moves.append(Move(PERMUTE, tuple(sorted(axes)), slot_bytes[slot], ()))

@@ -14,7 +14,7 @@ from shardwright.program.ties import Tie
 from shardwright.program.types import LITERAL, Op, Program, format_type
 from shardwright.rules.rule import factor_names
 from shardwright.spmd.follow import Choice, Prices
-from shardwright.spmd.layout import WHOLE, Layout, Placement
+from shardwright.spmd.layout import REPLICATED, Layout, Placement
 from shardwright.spmd.layouts import Layouts
 from shardwright.spmd.moves import SLICE, Move
 from shardwright.spmd.opclass import NO_CLASS, OpClass, OpClasses
@@ -179,7 +179,7 @@ def build_ir(given: Partitioned) -> Ir:
         if c == NO_CLASS:
             continue
         choice = given.choices[c]
-        claims = [(names[a], letters[c][k]) for a, k in enumerate(choice.claims) if k != WHOLE]
+        claims = [(names[a], letters[c][k]) for a, k in enumerate(choice.claims) if k != REPLICATED]
         row = Row(
             op.index, op.name, depth[op.region],
             tuple(f"%{v}:{given.shape(v)}" for v in op.results),
@@ -297,7 +297,7 @@ def local_shape(
     v = program.values[value]
     shards = [1] * len(v.shape)
     for axis, j in enumerate(placement):
-        if j != WHOLE:
+        if j != REPLICATED:
             shards[layout.atoms[j].dim] *= axis_sizes[axis]
     dims = ",".join(f"{n}/{p}" if p > 1 else str(n) for n, p in zip(v.shape, shards, strict=True))
     return format_type(v.type).split("[")[0] + f"[{dims}]"

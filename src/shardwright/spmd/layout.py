@@ -1,6 +1,6 @@
 """A layout: what matters about a value for its sharding, and what one device then holds.
 
-A placement is, for each mesh axis, the atom of the value that the axis splits, or WHOLE. Atoms
+A placement is, for each mesh axis, the atom of the value that the axis splits, or REPLICATED. Atoms
 are numbered over all dims of the value, major to minor. Several axes on one atom are sub-axes in
 mesh order.
 """
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from shardwright.spmd.decisions import Placement
 from shardwright.spmd.division import can_divide, local_size
 
-WHOLE = -1  # an axis over which a value is replicated: it splits none of its atoms
+REPLICATED = -1  # an axis over which a value is replicated: it splits none of its atoms
 NO_BIT = -1  # an atom that no conflict touches
 
 
@@ -37,7 +37,7 @@ class Layout(NamedTuple):
     border: bool  # an argument, constant or result: JAX wants even shards
     update: bool  # never feeds a contraction: may claim in scope UPDATES
     pinned: Placement | None = None  # its placement whatever the lists say
-    made_up: bool = False  # a constant subgraph: computed per shard at each use, never moved
+    rematerialised: bool = False  # a constant subgraph: computed per shard at each use, never moved
     closed: tuple[int, ...] = ()  # axes of the shard_maps around it: it is a shard over them
 
     @property
@@ -51,11 +51,11 @@ class Layout(NamedTuple):
         dim = self.atoms[atom].dim
         return not self.border and sum(a.dim == dim for a in self.atoms) == 1
 
-    def parts(self, placement: Placement, axis_sizes: Sequence[int]) -> list[int]:
+    def shards(self, placement: Placement, axis_sizes: Sequence[int]) -> list[int]:
         """[atoms] the number of shards of each; axes that the placement lacks split nothing."""
         shards = [1] * len(self.atoms)
         for atom, n in zip(placement, axis_sizes, strict=False):
-            if atom != WHOLE:
+            if atom != REPLICATED:
                 shards[atom] *= n
         return shards
 
@@ -75,7 +75,7 @@ class Layout(NamedTuple):
         """Whether each axis can split its atom, given what the axes before it split."""
         shards = [1] * len(self.atoms)
         for axis, (atom, n) in enumerate(zip(placement, axis_sizes, strict=True)):
-            if atom != WHOLE:
+            if atom != REPLICATED:
                 if axis in self.closed or not self.can_split(atom, shards, n):
                     return False
                 shards[atom] *= n
@@ -84,6 +84,6 @@ class Layout(NamedTuple):
     def local_bytes(self, placement: Placement, axis_sizes: Sequence[int]) -> int:
         """Bytes of one device's shard."""
         total = self.itemsize * self.units
-        for a, shards in zip(self.atoms, self.parts(placement, axis_sizes), strict=True):
+        for a, shards in zip(self.atoms, self.shards(placement, axis_sizes), strict=True):
             total *= local_size(a.size, shards)
         return total

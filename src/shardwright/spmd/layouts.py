@@ -13,7 +13,7 @@ from shardwright.program.types import LITERAL, NO_OP, Program, itemsize
 from shardwright.rules.rule import MATRIX
 from shardwright.spmd.claim import Claims
 from shardwright.spmd.decisions import Placement, State
-from shardwright.spmd.layout import NO_BIT, WHOLE, Atom, Layout
+from shardwright.spmd.layout import NO_BIT, REPLICATED, Atom, Layout
 
 MOST_BITS = 30  # of a resolution: fits an int32; any further conflict sets share the last bit
 
@@ -61,7 +61,7 @@ def _fold(
                 for i, (dim, place) in enumerate(conflict.places):
                     decided[conflict.owner, dim, place] = (bit, (i & 1) ^ flip)
     border = {*program.inputs, *program.consts, *program.outputs}
-    update, constants = find_updates(program), program.numbers()
+    update, constants = find_updates(program), program.constant_subgraphs()
     start = np.searchsorted(names.owner, np.arange(len(program.values) + 1))
     dims, places = names.dim.tolist(), names.place.tolist()
     sizes = analysis.color_table.atom_size[names.atom].tolist()
@@ -92,7 +92,7 @@ def _fold(
             units = 0 if 0 in v.type.shape else 1
             over = shards.get(v.index, ())
             layout = Layout(
-                atoms, itemsize(v.type.dtype), units, at_border, is_update, made_up=constant,
+                atoms, itemsize(v.type.dtype), units, at_border, is_update, rematerialised=constant,
                 closed=over,
             )  # fmt: skip
             if v.index in pinned:
@@ -102,7 +102,7 @@ def _fold(
                 if layout.can_store(given, axis_sizes):
                     layout = layout._replace(pinned=given)
             elif literal_array or len(over) == axes:  # an array in the program text is replicated
-                layout = layout._replace(pinned=(WHOLE,) * axes)
+                layout = layout._replace(pinned=(REPLICATED,) * axes)
             known = cache[key] = index.setdefault(layout, len(index))
         of_value[v.index] = known
     return list(index), of_value
@@ -110,7 +110,7 @@ def _fold(
 
 def _pinned(layout: Layout, axes: int, dims: Sequence[Sequence[int]]) -> Placement:
     """The placement with these axes on each dim; several axes fill a dim's atoms in order."""
-    placement = [WHOLE] * axes
+    placement = [REPLICATED] * axes
     for d, on in enumerate(dims):
         atoms = [j for j, a in enumerate(layout.atoms) if a.dim == d]
         for i, axis in enumerate(on):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import permutations
 from typing import NamedTuple
 
-from shardwright.spmd.layout import WHOLE, Layout, Placement
+from shardwright.spmd.layout import REPLICATED, Layout, Placement
 
 SLICE = "slice"  # local, free
 ALL_GATHER, ALL_TO_ALL = "all-gather", "all-to-all"
@@ -44,17 +44,17 @@ def reshard(
     """
     if stored == needed:
         return []
-    if layout.made_up:  # rematerialised per shard, never moved
+    if layout.rematerialised:  # rematerialised per shard, never moved
         moved = tuple(a for a in range(len(stored)) if stored[a] != needed[a])
         return [Move(SLICE, moved, layout.local_bytes(needed, axis_sizes), needed)]
     axes = range(len(stored))
-    leaving = [a for a in axes if stored[a] != WHOLE and needed[a] != stored[a]]
+    leaving = [a for a in axes if stored[a] != REPLICATED and needed[a] != stored[a]]
     gathered_too = _not_contiguous(layout, stored, leaving)
-    swapped = [a for a in leaving if needed[a] != WHOLE and a not in gathered_too]
+    swapped = [a for a in leaving if needed[a] != REPLICATED and a not in gathered_too]
     gathered = sorted({*leaving, *gathered_too} - {*swapped})
     early = [
         a for a in axes
-        if stored[a] == WHOLE and needed[a] != WHOLE
+        if stored[a] == REPLICATED and needed[a] != REPLICATED
         and not any(stored[b] == needed[a] for b in leaving)
     ]  # fmt: skip
     for order in (  # the first is the cheapest, the last always possible
@@ -80,7 +80,7 @@ def _possible(
     """Whether shards are contiguous after each move, and JAX has a sharding for them."""
     for move in moves:
         after = move.after
-        left = [a for a in range(len(at)) if at[a] != WHOLE and after[a] != at[a]]
+        left = [a for a in range(len(at)) if at[a] != REPLICATED and after[a] != at[a]]
         if _not_contiguous(layout, at, left) or not _splits(layout, after, axis_sizes):
             return False
         at = after
@@ -119,7 +119,7 @@ def _gather(
     for together in dims.values():
         shards = math.prod(axis_sizes[a] for a in together)
         size = layout.local_bytes(at, axis_sizes) * shards  # with the padding of uneven shards
-        at = _put(at, together, WHOLE)
+        at = _put(at, together, REPLICATED)
         moves.append(Move(ALL_GATHER, tuple(together), size, at))
     return moves
 
@@ -146,7 +146,7 @@ def _minor(layout: Layout, at: Placement, axes: Sequence[int], atom: int) -> lis
     to = layout.atoms[atom]
     return [
         b for b in range(len(at))
-        if at[b] != WHOLE and b not in axes and layout.atoms[at[b]].dim == to.dim
+        if at[b] != REPLICATED and b not in axes and layout.atoms[at[b]].dim == to.dim
         and (layout.atoms[at[b]].place, b) > (to.place, min(axes))
     ]  # fmt: skip
 
@@ -158,7 +158,7 @@ def _splits(layout: Layout, placement: Placement, axis_sizes: Sequence[int]) -> 
 
 def _evenly(layout: Layout, placement: Placement, axis_sizes: Sequence[int]) -> bool:
     """Whether all shards are of one size: a reduce-scatter needs that."""
-    shards = layout.parts(placement, axis_sizes)
+    shards = layout.shards(placement, axis_sizes)
     return all(a.size % p == 0 for a, p in zip(layout.atoms, shards, strict=True))
 
 
@@ -172,7 +172,7 @@ def _not_contiguous(layout: Layout, at: Placement, leaving: Sequence[int]) -> se
     for a in leaving:
         atom = layout.atoms[at[a]]
         for b in range(len(at)):
-            if b == a or at[b] == WHOLE or layout.atoms[at[b]].dim != atom.dim:
+            if b == a or at[b] == REPLICATED or layout.atoms[at[b]].dim != atom.dim:
                 continue
             if (layout.atoms[at[b]].place, b) > (atom.place, a) and b not in leaving:
                 out |= {a, b}
@@ -191,7 +191,7 @@ def gathers_minor(
         if move.kind == ALL_TO_ALL:
             return True
         if move.kind == ALL_GATHER:
-            shards = layout.parts(at, axis_sizes)
+            shards = layout.shards(at, axis_sizes)
             dim = layout.atoms[at[move.axes[0]]].dim
             for a, p in zip(layout.atoms, shards, strict=True):
                 if (a.dim < dim and a.size > p) or (a.dim == dim and a.size % p):
@@ -232,8 +232,8 @@ def reductions(
     size = layout.local_bytes(produced, axis_sizes)
     early = [Move(ALL_REDUCE, axes, size, produced) for axes in sum_axes[:-1]]
     last = sum_axes[-1]
-    split = [a for a in last if stored[a] != WHOLE]
-    others = tuple([a for a in last if stored[a] == WHOLE])
+    split = [a for a in last if stored[a] != REPLICATED]
+    others = tuple([a for a in last if stored[a] == REPLICATED])
     if split:
         turns: dict[int, list[int]] = {}
         for a in split:
@@ -267,7 +267,7 @@ def _scatter(
     the sharding has another sub-axis order, a collective-permute follows.
     """
     moves: list[Move] = []
-    held = {a: (0, *_place(layout, scattered, a)) for a, j in enumerate(at) if j != WHOLE}
+    held = {a: (0, *_place(layout, scattered, a)) for a, j in enumerate(at) if j != REPLICATED}
     for turn, axes in enumerate(turns, 1):
         size = layout.local_bytes(at, axis_sizes)
         for a in axes:

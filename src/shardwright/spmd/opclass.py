@@ -63,7 +63,9 @@ class OpClass:
         self.detours = [k for k, kind in enumerate(kinds) if kind == PASS and splittable[k]]
         # Whether partial sums over several dims are reduced in one collective: where lowering makes
         # them explicit (lowering/partial.py). Others a compiler reduces one dim after the other.
-        self.at_once = sums_at_once(rule) or (adds_entries(rule) and operands[0].layout.made_up)
+        self.at_once = sums_at_once(rule) or (
+            adds_entries(rule) and operands[0].layout.rematerialised
+        )
         self.picks = not {"argmax", "argmin"}.isdisjoint(kinds)  # the result is an index
         self.operands = operands  # literals left out
         self.results = results
@@ -130,7 +132,7 @@ NO_CLASS = -1
 
 
 def fold_ops(analysis: Analysis, layouts: Layouts, trips: Mapping[int, int]) -> OpClasses:
-    """The op classes of a program; `trips` are those of spmd.sums.find_rounds."""
+    """The op classes of a program; `trips` are those of spmd.sums.find_trips."""
     program, names = analysis.program, analysis.color_table.ops
     start = np.searchsorted(names.owner, np.arange(len(program.ops) + 1)).tolist()
     factor, size = names.dim.tolist(), analysis.color_table.atom_size[names.atom].tolist()

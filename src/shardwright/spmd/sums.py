@@ -13,7 +13,7 @@ from shardwright.program.ties import Tie
 from shardwright.program.types import LITERAL, NO_OP, Op, Program
 from shardwright.rules.rule import MATRIX, PASS, Rule
 from shardwright.spmd.follow import Choice
-from shardwright.spmd.layout import WHOLE, Placement
+from shardwright.spmd.layout import REPLICATED, Placement
 from shardwright.spmd.moves import ALL_REDUCE, SLICE, Move
 from shardwright.spmd.opclass import OpClass, adds_entries, sums_at_once
 
@@ -110,7 +110,7 @@ def find_sums(program: Program) -> list[Sum]:
     return over_trips + [one for one in here if not _has_small_leaf(program, one)]
 
 
-def find_rounds(program: Program) -> dict[int, int]:
+def find_trips(program: Program) -> dict[int, int]:
     """{op: trips of the loop over which its partial results are only added up}"""
     return {
         leaf.op: program.regions[program.ops[leaf.op].region].trips
@@ -198,7 +198,9 @@ def _dataflow(op: OpClass, choice: Choice, order: Order) -> list[object]:
     atoms = op.results[0].layout.atoms
 
     def split(placement: Placement) -> list[object]:
-        return [j if j == WHOLE else (order.index(atoms[j].dim), atoms[j].place) for j in placement]
+        return [
+            j if j == REPLICATED else (order.index(atoms[j].dim), atoms[j].place) for j in placement
+        ]
 
     moves = [(m.kind, m.axes, split(m.after)) for m in choice.result_moves[0]]
     return [choice.partial, split(choice.produced[0]), moves]
@@ -207,7 +209,7 @@ def _dataflow(op: OpClass, choice: Choice, order: Order) -> list[object]:
 def _makes_sums(program: Program, op: Op) -> bool:
     """Whether lowering can make the partial sums of an op explicit."""
     if adds_entries(op.rule):  # into a constant, which one device adds and the others take as zero
-        return op.operands[0] != LITERAL and program.numbers()[op.operands[0]]
+        return op.operands[0] != LITERAL and program.constant_subgraphs()[op.operands[0]]
     return sums_at_once(op.rule)
 
 

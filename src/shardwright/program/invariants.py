@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from shardwright.errors import ShardwrightError
 from shardwright.program.interpret import Key
-from shardwright.program.text import format_op
+from shardwright.program.printing import format_op
 from shardwright.program.ties import ENTRIES, EXITS, Tie
 from shardwright.program.types import (
     LITERAL,

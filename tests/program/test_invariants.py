@@ -11,7 +11,7 @@ from jax import lax
 from shardwright import zoo
 from shardwright.errors import ShardwrightError
 from shardwright.program import Program, trace
-from shardwright.program.check import check
+from shardwright.program.invariants import check
 from tests.frameworks.programs import PROGRAMS
 
 ZOO = zoo.programs("tiny")
@@ -142,4 +142,4 @@ def test_the_error_shows_the_op_and_its_line() -> None:
     with pytest.raises(ShardwrightError) as error:
         check(program)
     assert error.value.facts["op"].startswith("#3 %5:f32[4,8] = dot_general %6 %4")
-    assert error.value.facts["at"].startswith("test_check.py:")
+    assert error.value.facts["at"].startswith("test_invariants.py:")

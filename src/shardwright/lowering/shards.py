@@ -11,7 +11,7 @@ from shardwright import _jax
 from shardwright.lowering.specs import Spec, partition_spec
 
 
-def on_parts(
+def on_shards(
     fn: Callable[..., Any], mesh: Any, operands: Sequence[Spec], results: Any
 ) -> Callable[..., Any]:
     """`fn`, written for shards, as a function of global arrays; `results`: one spec or a list."""
