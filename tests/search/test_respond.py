@@ -117,6 +117,18 @@ def test_lists_longer_than_the_longest_looked_at(monkeypatch: pytest.MonkeyPatch
     assert search(model, exact=False).cost.step_s <= whole * 1.01
 
 
+def test_axes_that_split_alike() -> None:
+    """The best plan of a graph network has one list on both axes; no single response finds it."""
+    responses = responses_of("gnn_2r", {"x": 4, "y": 4})
+    root = responses.chosen(responses.space.root)
+    assert root is not None
+    value, _ = responses.descend(root, [0, 1])
+    responses.evaluate_alike(4000)
+    best = responses.objective.best
+    assert best is not None and best[0] == best[1]
+    assert responses.objective.best_s < 0.99 * value
+
+
 def test_work_is_counted() -> None:
     space = Space(model_of("transformer_train", {"x": 2, "y": 4}))
     responses = Responses(space, Objective(space.model, None), cells=100)

@@ -22,6 +22,7 @@ MOST_PLACEMENTS = 20_000
 # The fastest placements are looked at, so many times more while none of them seems to fit, at the
 # points of the program that hold most bytes.
 LOOKED_AT, WIDER, POINTS = 64, 8, 12
+BATCH = 256  # states evaluated at once
 
 
 class Responses:
@@ -33,6 +34,7 @@ class Responses:
         model = space.model
         work = Work(cells)
         self.axes = find_axis_placements(space, MOST_PLACEMENTS, cut=True)
+        self.complete = all(axis.complete for axis in self.axes)
         self._blocks = find_blocks(model.graph, self.axes, work)
         self._seconds: dict[tuple[int, Chosen], np.ndarray] = {}
         self._extensions: dict[tuple[int, int], np.ndarray] = {}
@@ -133,6 +135,23 @@ class Responses:
             if values[best] < value:
                 value, chosen, steady = float(values[best]), options[best], 1
         return value, chosen
+
+    def evaluate_alike(self, count: int) -> None:
+        """Evaluates states in which all axes have one list, for the `count` shortest lists.
+
+        Axes that split alike act as one, and no response of a single axis leads there.
+        """
+        space = self.space
+        if len(space.axes) < 2:
+            return
+        first = self.axes[space.axes[0]]
+        for at in range(0, min(count, len(first)), BATCH):
+            lists = [first.list_of(n) for n in range(at, min(at + BATCH, count, len(first)))]
+            states = [
+                tuple(entries if a in space.axes else fixed for a, fixed in enumerate(space.root))
+                for entries in lists
+            ]
+            self.objective([state for state in states if space.contains(state)])
 
     def improve(self, states: Iterable[State]) -> None:
         """Descends from each of these states, until the cells that may be looked at are spent."""

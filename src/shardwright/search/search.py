@@ -36,6 +36,8 @@ EVALUATIONS_PER_S = 1000
 DEFAULT_SECONDS = 3.0
 NEARLY = 0.1  # a gap that a better answer may close: it is proven once more
 STARTS = 8  # good states from which best responses start
+ALIKE = 4000  # lists that are tried on all axes alike where no proof ended: 0.3 s
+REFINED = 3  # good states that are changed entry by entry where not all lists are enumerated
 # Of refining single layouts: states that are looked at with copies kept, the share of the cells
 # that best responses may take there, and the states of either kind that are refined.
 SCREENED, RESPONSES_GIVEN, FIRST = 256, 0.5, 4
@@ -165,6 +167,7 @@ class _Run:
 
     def _tree_search(self) -> None:
         self.objective.stage = "tree search"
+        self.responses.evaluate_alike(ALIKE)
         with suppress(Spent):
             tree_search(self.responses, self.budget, seed=self.seed)
         self._note("tree search", self.objective.best_s)
@@ -174,8 +177,8 @@ class _Run:
         """Improves the best states of all so far: axis by axis, then entry by entry."""
         self.objective.stage = "local search"
         self.responses.improve(self.objective.ranked(STARTS))
-        assert self.objective.best is not None
-        refine(self.space, self.objective, self.objective.best, self.budget)
+        for state in self.objective.ranked(1 if self.responses.complete else REFINED):
+            refine(self.space, self.objective, state, self.budget)
         self._note("local search", self.objective.best_s)
 
     def _prove(self) -> None:
