@@ -92,10 +92,8 @@ class CostModel:
 
     def _traffic(self) -> np.ndarray:
         """[layouts] seconds per byte that fused work moves through memory."""
-        program, per_layout = self.analysis.program, np.zeros(len(self.layouts.table))
-        home = [program.ops[v.op].region if v.op >= 0 else TOP for v in program.values]
-        runs = np.array([self.weights.region[r] for r in home])
-        np.add.at(per_layout, self.layouts.of_value, self.fusion.traffic * runs)
+        per_layout = np.zeros(len(self.layouts.table))
+        np.add.at(per_layout, self.layouts.of_value, self.fusion.traffic * self.weights.values)
         return per_layout * stream_s(self.device, 1.0)
 
     def evaluate(self, decisions: Sequence[Decisions]) -> Costs:

@@ -97,7 +97,7 @@ class Lowering:
             arrays = _jax.bind(eqn, [s.array for s in operands])
             slots = zip(arrays, operands, strict=True)
             return [Slot(a, unreduced=s.unreduced, invariant=s.invariant) for a, s in slots]
-        site = Site(eqn, place.transposed, list(operands))
+        site = Site(eqn, place.transposed, [*operands], invariant=all_invariant(operands))
         perform(self.take(place.key) or AS_IT_IS, site, self.mover)
         return _marked(site.results, operands)
 
@@ -131,7 +131,8 @@ class Lowering:
         inlets: dict[Port, Inlet] = {}
         for entry in borders.entries:
             tie = self.take(place.tie(entry.tie, entry.operand))
-            site = Site(eqn, place.transposed, [operands[entry.operand]])
+            outside = operands[entry.operand]
+            site = Site(eqn, place.transposed, [outside], invariant=outside.invariant)
             perform([a for a in tie if not isinstance(a, ON_RESULTS)], site, self.mover)
             (outer,) = site.operands
             args[entry.operand] = outer.array

@@ -22,7 +22,7 @@ class Mover:
         self.mesh = mesh
         self._trip: Any = None  # a traced value that differs between trips of the loop around
         self._shardings: dict[Spec, NamedSharding] = {}
-        self._copies: dict[tuple[int, Way, bool], tuple[Any, Any]] = {}
+        self._copies: dict[tuple[int, Way, bool, bool], tuple[Any, Any]] = {}
 
     @contextmanager
     def another_trace(self, changes: Any = None) -> Iterator[None]:
@@ -51,15 +51,18 @@ class Mover:
             array = jax.lax.with_sharding_constraint(array, self._shardings[spec])
         return array
 
-    def constrained(self, slot: Slot, how: Constrain, *, transposed: bool) -> Any:
+    def constrained(
+        self, slot: Slot, how: Constrain, *, transposed: bool, hoisted: bool = False
+    ) -> Any:  # fmt: skip
         """An operand as an op needs it; one copy serves all uses in the same place.
 
-        What is moved for the forward pass is moved again for the backward pass.
+        What is moved for the forward pass is moved again for the backward pass. Compilers hoist an
+        op that computes the same in every trip, and what is moved for it.
         """
-        key = (id(slot.array), how.way, transposed)
+        key = (id(slot.array), how.way, transposed, hoisted)
         if key not in self._copies:
             held = self._made(slot, how.way[-1], {})
-            if how.sends:
+            if how.sends and not hoisted:
                 held = self._here(held, slot, transposed)
             moved = self.lead(held, how.way)
             self._copies[key] = (slot.array, moved)  # keeps the array, and so its id

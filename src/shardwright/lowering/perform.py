@@ -29,6 +29,7 @@ class Site:
     transposed: bool
     operands: list[Slot]
     results: list[Slot] = field(default_factory=list)
+    invariant: bool = False  # whether it computes the same in every trip of the loop around
 
     @property
     def arrays(self) -> list[Any]:
@@ -43,7 +44,9 @@ def perform(actions: Sequence[Action], site: Site, mover: Mover) -> None:
 
 def _constrain(action: do.Constrain, site: Site, mover: Mover) -> None:
     slot = site.operands[action.operand]
-    array = mover.constrained(slot, action, transposed=site.transposed)
+    array = mover.constrained(
+        slot, action, transposed=site.transposed, hoisted=site.invariant
+    )  # fmt: skip
     site.operands[action.operand] = Slot(array)
 
 

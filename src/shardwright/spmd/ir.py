@@ -19,6 +19,7 @@ from shardwright.spmd.layouts import Layouts
 from shardwright.spmd.moves import SLICE, Move
 from shardwright.spmd.opclass import NO_CLASS, OpClass, OpClasses
 from shardwright.spmd.sums import Reduction, Sum, find_sums, reduced_once
+from shardwright.spmd.hoisting import find_homes
 from shardwright.spmd.weights import region_runs, region_weights
 
 
@@ -168,7 +169,8 @@ def build_ir(given: Partitioned) -> Ir:
     depth = [0] * len(program.regions)
     for r in program.regions[1:]:
         depth[r.index] = depth[r.parent] + 1
-    weights = region_weights(program)
+    homes = find_homes(program)
+    weights = region_weights(program, homes)
     moved: dict[int, list[Collective]] = {}
     for collective in find_collectives(given):
         moved.setdefault(collective.op, []).append(collective)
@@ -184,7 +186,8 @@ def build_ir(given: Partitioned) -> Ir:
             op.index, op.name, depth[op.region],
             tuple(f"%{v}:{given.shape(v)}" for v in op.results),
             tuple("literal" if v == LITERAL else f"%{v}" for v in op.operands),
-            tuple(claims), tuple(moved.get(op.index, ())), choice.compute_s, weights[op.region],
+            tuple(claims), tuple(moved.get(op.index, ())), choice.compute_s,
+            weights[homes.of_op[op.index]],
         )  # fmt: skip
         rows.append(row)
     return Ir(tuple(given.axes), tuple(rows))
@@ -207,7 +210,8 @@ def atom_names(op_class: OpClass) -> list[str]:
 def find_collectives(given: Partitioned) -> list[Collective]:
     """Every collective of the step, in program order."""
     program, choices, of_op = given.program, given.choices, given.classes.of_op.tolist()
-    runs = region_runs(program)
+    homes = find_homes(program)
+    runs = region_runs(program, homes)
     summed: dict[int, tuple[Sum, Reduction]] = {}  # ops whose sums are added, then reduced
     for one in find_sums(program):
         once = reduction_of(given, one)
@@ -220,18 +224,18 @@ def find_collectives(given: Partitioned) -> list[Collective]:
     for op in program.ops:
         if of_op[op.index] == NO_CLASS or still[of_op[op.index]]:
             continue
-        choice, add = choices[of_op[op.index]], _Adder(given, op, runs[op.operand_region], found)
+        choice, add = choices[of_op[op.index]], _Adder(given, op, runs[homes.operands(op)], found)
         slot = 0
         for v in op.operands:
             if v == LITERAL:
                 continue
-            key = (v, op.operand_region, op.remat, op.transposed, choice.needs[slot])
+            key = (v, homes.operands(op), op.remat, op.transposed, choice.needs[slot])
             if key not in moved and choice.operand_moves[slot]:
                 moved.add(key)
                 cause = Cause("operand", op.name, *_origin(program, v))
                 add(choice.operand_moves[slot], v, cause)
             slot += 1
-        add = add._replace(times=runs[op.result_region])
+        add = add._replace(times=runs[homes.results(op)])
         for v in op.results[:1]:
             add(choice.exchanges, v, Cause("halo" if op.rule.halos else "manual", op.name))
         if op.index in summed:
@@ -240,8 +244,7 @@ def find_collectives(given: Partitioned) -> list[Collective]:
                 cause = Cause("sum", op.name, stored=given.shape(one.value), terms=len(one.leaves))
                 if once.after_loop:
                     cause = replace(cause, kind="scan")
-                    parent = program.regions[op.region].parent
-                    add = add._replace(times=runs[parent])
+                    add = add._replace(times=runs[homes.parents[op.region]])
                 add(once.moves, one.value, cause)
             continue
         for v, moves in zip(op.results, choice.result_moves, strict=True):
