@@ -21,11 +21,11 @@ from shardwright.program.types import LITERAL, NO_OP, TOP, Op, itemsize
 from shardwright.spmd.claim import claim
 from shardwright.spmd.decisions import Decisions, Placement
 from shardwright.spmd.follow import Choice, choose
+from shardwright.spmd.hoisting import find_homes
 from shardwright.spmd.layout import NO_BIT, Atom, Layout
 from shardwright.spmd.layouts import Layouts, find_updates, resolution_bits
 from shardwright.spmd.opclass import NO_CLASS, fold_ops
 from shardwright.spmd.sums import Sum, find_sums, find_trips, reduced_once
-from shardwright.spmd.hoisting import find_homes
 from shardwright.spmd.weights import region_runs, region_weights
 
 

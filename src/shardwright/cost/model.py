@@ -23,7 +23,6 @@ from shardwright.cost.roofline import stream_s
 from shardwright.cost.schedule import breadth_first, program_order
 from shardwright.mesh import Mesh
 from shardwright.program.manual import find_shard_maps
-from shardwright.program.types import TOP
 from shardwright.spmd.decisions import Decisions, Placement
 from shardwright.spmd.follow import Choice
 from shardwright.spmd.ir import Collective, Ir, Partitioned, build_ir, find_collectives

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from shardwright.program.ties import CONSTS, ENTRIES, EXITS, LEAVES_TRIP, Tie
 from shardwright.program.types import LITERAL, NO_OP, NO_REMAT, TOP, Op, Program
 
+
 @dataclass(frozen=True, slots=True)
 class Homes:
     """The region that each op runs in once invariant ones are hoisted."""

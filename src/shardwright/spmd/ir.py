@@ -14,12 +14,12 @@ from shardwright.program.ties import Tie
 from shardwright.program.types import LITERAL, Op, Program, format_type
 from shardwright.rules.rule import factor_names
 from shardwright.spmd.follow import Choice, Prices
+from shardwright.spmd.hoisting import find_homes
 from shardwright.spmd.layout import REPLICATED, Layout, Placement
 from shardwright.spmd.layouts import Layouts
 from shardwright.spmd.moves import SLICE, Move
 from shardwright.spmd.opclass import NO_CLASS, OpClass, OpClasses
 from shardwright.spmd.sums import Reduction, Sum, find_sums, reduced_once
-from shardwright.spmd.hoisting import find_homes
 from shardwright.spmd.weights import region_runs, region_weights
 
 
