@@ -21,7 +21,6 @@ from shardwright.program.types import LITERAL, NO_OP, TOP, Op, itemsize
 from shardwright.spmd.claim import claim
 from shardwright.spmd.decisions import Decisions, Placement
 from shardwright.spmd.follow import Choice, choose
-from shardwright.spmd.hoisting import find_homes
 from shardwright.spmd.layout import NO_BIT, Atom, Layout
 from shardwright.spmd.layouts import Layouts, find_updates, resolution_bits
 from shardwright.spmd.opclass import NO_CLASS, fold_ops
@@ -42,9 +41,7 @@ class Walk:
         self.layouts = _Unfolded(model.analysis, model.mesh.sizes)
         rounds = find_trips(self.program)
         self.ops = fold_ops(model.analysis, self.layouts, rounds)  # values differ: no two fold
-        self.homes = find_homes(self.program)
-        self.weights = region_weights(self.program, self.homes)
-        self.runs = region_runs(self.program, self.homes)
+        self.weights, self.runs = region_weights(self.program), region_runs(self.program)
         self.sums = find_sums(self.program)
         self.last = region_ends(self.program, model.schedule)
 
@@ -87,7 +84,7 @@ class Walk:
     def _compute_s(self, choices: Sequence[Choice | None]) -> float:
         """Seconds of all ops, a body's as often as it runs."""
         return sum(
-            self.weights[self.homes.of_op[op.index]] * choice.compute_s
+            self.weights[op.region] * choice.compute_s
             for op, choice in zip(self.program.ops, choices, strict=True)
             if choice is not None
         )
@@ -96,7 +93,7 @@ class Walk:
         """Seconds in which fused work reads and writes materialised values."""
         total = 0.0
         for v in self.program.values:
-            region = self.homes.of_op[v.op] if v.op != NO_OP else TOP
+            region = self.program.ops[v.op].region if v.op != NO_OP else TOP
             times = int(self.model.fusion.traffic[v.index])
             total += self.weights[region] * times * local_bytes[v.index]
         return stream_s(self.model.device, total)
@@ -121,12 +118,11 @@ class Walk:
             seconds = 0.0
             operands = [v for v in op.operands if v != LITERAL]
             for v, need, operand_s in zip(operands, choice.needs, choice.operand_s, strict=True):
-                use = (v, self.homes.operands(op), op.remat, op.transposed, need)
+                use = (v, op.operand_region, op.remat, op.transposed, need)
                 if use not in moved:
                     moved.add(use)
                     seconds += operand_s
-            total += self.runs[self.homes.operands(op)] * seconds
-            total += self.runs[self.homes.results(op)] * made_s
+            total += self.runs[op.operand_region] * seconds + self.runs[op.result_region] * made_s
         return total
 
     def _sum_s(self, one: Sum, choices: Sequence[Choice | None]) -> float | None:
@@ -144,9 +140,8 @@ class Walk:
         if once is None:
             return None
         seconds = sum(map(self.model.prices.move_s, once.moves))
-        leaf = self.program.ops[one.leaves[0].op]
-        after = self.runs[self.homes.parents[leaf.region]] / self.runs[self.homes.results(leaf)]
-        return seconds * after if once.after_loop else seconds
+        at = self.program.regions[self.program.ops[one.leaves[0].op].region]
+        return seconds / at.trips if once.after_loop else seconds
 
     def _peak_bytes(self, choices: Sequence[Choice | None], local_bytes: Sequence[int]) -> int:
         """The most bytes that live at any op, its moved copies included."""

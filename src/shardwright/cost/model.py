@@ -23,6 +23,7 @@ from shardwright.cost.roofline import stream_s
 from shardwright.cost.schedule import breadth_first, program_order
 from shardwright.mesh import Mesh
 from shardwright.program.manual import find_shard_maps
+from shardwright.program.types import TOP
 from shardwright.spmd.decisions import Decisions, Placement
 from shardwright.spmd.follow import Choice
 from shardwright.spmd.ir import Collective, Ir, Partitioned, build_ir, find_collectives
@@ -91,8 +92,10 @@ class CostModel:
 
     def _traffic(self) -> np.ndarray:
         """[layouts] seconds per byte that fused work moves through memory."""
-        per_layout = np.zeros(len(self.layouts.table))
-        np.add.at(per_layout, self.layouts.of_value, self.fusion.traffic * self.weights.values)
+        program, per_layout = self.analysis.program, np.zeros(len(self.layouts.table))
+        home = [program.ops[v.op].region if v.op >= 0 else TOP for v in program.values]
+        runs = np.array([self.weights.region[r] for r in home])
+        np.add.at(per_layout, self.layouts.of_value, self.fusion.traffic * runs)
         return per_layout * stream_s(self.device, 1.0)
 
     def evaluate(self, decisions: Sequence[Decisions]) -> Costs:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -18,10 +17,9 @@ from shardwright.cost.roofline import stream_s
 from shardwright.program.ties import Kind
 from shardwright.program.types import LITERAL, NO_OP, TOP, Op
 from shardwright.spmd.decisions import Decisions
-from shardwright.spmd.hoisting import Homes, find_homes
 from shardwright.spmd.ir import Collective
 from shardwright.spmd.opclass import NO_CLASS
-from shardwright.spmd.weights import region_runs, region_weights
+from shardwright.spmd.weights import region_runs
 
 # Kinds of memory, in the order of a span's `bytes`.
 KINDS = ("arguments", "optimiser state", "results", "activations", "temporaries")
@@ -69,38 +67,9 @@ class Timeline:
 class _Event:
     """Something at a time, in a region: work, a movement, or both once spans are merged."""
 
-    # Time, and whether before, at or after it. What is hoisted stands before its loop, in order.
-    at: tuple[int, int, int, int]
+    at: tuple[int, int]  # time, and whether before, at or after it
     span: Span
     link_s: float = 0.0  # of one run
-
-
-class _Where(NamedTuple):
-    """What events need to know: memory at each time, and where ops run how often."""
-
-    model: CostModel
-    memory: np.ndarray
-    homes: Homes
-    runs: Sequence[float]
-    begins: Sequence[int]  # [regions]
-
-    def event(self, op: Op, when: int, compute_s: float) -> _Event:
-        """Something that an op does, in the region that it runs in."""
-        at, program = int(self.model.schedule.time[op.index]), self.model.analysis.program
-        live = tuple(int(size) for size in self.memory[at])
-        home = self.homes.of_op[op.index]
-        left = set(_around(op.region, [r.parent for r in program.regions]))
-        left -= set(_around(home, self.homes.parents))
-        first = self.begins[min(left)] if left else 0
-        moment = (first, _BEFORE - 1, at, when) if left else (at, when, 0, 0)
-        return _Event(moment, Span(home, str(op.source or ""), op.name, compute_s, (), live))
-
-
-def _around(region: int, parents: Sequence[int]) -> Iterator[int]:
-    """A region and those around it, but for the function itself."""
-    while region != TOP:
-        yield region
-        region = parents[region]
 
 
 def find_timeline(
@@ -111,18 +80,13 @@ def find_timeline(
     Where there are more spans, short neighbours are merged: a span names what is longest in it.
     """
     program = model.analysis.program
-    homes = find_homes(program)
     memory = memory_by_kind(model, decisions)
-    runs = region_runs(program, homes)
-    where = _Where(model, memory, homes, runs, _region_begins(model))
+    runs = region_runs(program)
     events = sorted(
-        [*_work(model, decisions, where), *_movements(model, moves, where)],
+        [*_work(model, decisions, memory, runs), *_movements(model, moves, memory, runs)],
         key=lambda event: event.at,
     )
-    bodies = tuple(
-        Body(parent, r.kind, r.trips)
-        for parent, r in zip(homes.parents, program.regions, strict=True)
-    )
+    bodies = tuple(Body(max(r.parent, TOP), r.kind, r.trips) for r in program.regions)
     return Timeline(bodies, tuple(e.span for e in _merged(events, runs, most)))
 
 
@@ -169,9 +133,11 @@ def _copies(model: CostModel, placements: np.ndarray) -> np.ndarray:
     return bytes_
 
 
-def _work(model: CostModel, decisions: Decisions, where: _Where) -> Iterator[_Event]:
+def _work(
+    model: CostModel, decisions: Decisions, memory: np.ndarray, runs: Sequence[float]
+) -> Iterator[_Event]:
     """What every op computes, and the traffic of fused work where its value is made."""
-    program, weights = model.analysis.program, region_weights(model.analysis.program, where.homes)
+    program, weights = model.analysis.program, model.weights.region
     seconds = np.zeros(len(program.ops))
     choices = model.choices(decisions)
     classes = model.classes.of_op
@@ -187,32 +153,33 @@ def _work(model: CostModel, decisions: Decisions, where: _Where) -> Iterator[_Ev
             maker = uses[v][0] if uses[v] else 0
         seconds[maker] += stream_s(model.device, float(traffic[v]))
     for op in program.ops:
-        home = where.homes.of_op[op.index]
-        share = weights[home] / where.runs[home] if where.runs[home] else 0.0
-        yield where.event(op, _OP, float(seconds[op.index]) * share)
+        share = weights[op.region] / runs[op.region] if runs[op.region] else 0.0
+        yield _event(model, memory, op, op.region, _OP, float(seconds[op.index]) * share)
 
 
 def _movements(
-    model: CostModel, moves: Sequence[tuple[Collective, int]], where: _Where
-) -> Iterator[_Event]:
+    model: CostModel, moves: Sequence[tuple[Collective, int]], memory: np.ndarray,
+    runs: Sequence[float],
+) -> Iterator[_Event]:  # fmt: skip
     """Every collective in the region where it runs: an op's own, its loop's, or that around it."""
-    program, schedule, runs = model.analysis.program, model.schedule, where.runs
-    ends, begins = region_ends(program, schedule), where.begins
+    program, schedule = model.analysis.program, model.schedule
+    ends = region_ends(program, schedule)
+    begins = _region_begins(model)
     for collective, row in moves:
         op = program.ops[collective.op]
         before = collective.cause.kind in ("operand", "halo")
-        event = where.event(op, _BEFORE if before else _AFTER, 0.0)
-        at, region = event.at, event.span.region
+        event = _event(model, memory, op, op.region, _BEFORE if before else _AFTER, 0.0)
         inside = op.body[0] if op.tie and op.body else op.region
-        if collective.count != runs[region]:
-            if collective.count == runs[inside]:  # in every trip, as a loop's entry or exit asks
-                entry = int(schedule.time[op.index]) < ends[inside]
-                region = inside
-                at = (begins[inside], _BEFORE, 0, 0) if entry else (ends[inside], _AFTER, 0, 0)
-            else:  # after the loop
-                region = where.homes.parents[op.region]
-                at = (ends[op.region], _AFTER + 1, 0, 0)
-        yield _Event(at, replace(event.span, region=region, moves=(row,)), collective.seconds)
+        if collective.count == runs[op.region]:
+            at = event.at
+        elif collective.count == runs[inside]:  # in every trip, as a loop's entry or exit asks
+            entry = event.at[0] < ends[inside]
+            at = (begins[inside], _BEFORE) if entry else (ends[inside], _AFTER)
+        else:  # after the loop
+            at, inside = (ends[op.region], _AFTER + 1), program.regions[op.region].parent
+        region = op.region if at == event.at else inside
+        span = replace(event.span, region=region, moves=(row,))
+        yield _Event(at, span, collective.seconds)
 
 
 def _region_begins(model: CostModel) -> list[int]:
@@ -225,6 +192,15 @@ def _region_begins(model: CostModel) -> list[int]:
             begins[region] = min(begins[region], at)
             region = program.regions[region].parent
     return begins
+
+
+def _event(
+    model: CostModel, memory: np.ndarray, op: Op, region: int, when: int, compute_s: float
+) -> _Event:
+    at = int(model.schedule.time[op.index])
+    live = tuple(int(size) for size in memory[at])
+    source = str(op.source or "")
+    return _Event((at, when), Span(region, source, op.name, compute_s, (), live))
 
 
 def _merged(events: Sequence[_Event], runs: Sequence[float], most: int) -> list[_Event]:

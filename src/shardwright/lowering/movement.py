@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,7 +22,7 @@ class Mover:
         self.mesh = mesh
         self._trip: Any = None  # a traced value that differs between trips of the loop around
         self._shardings: dict[Spec, NamedSharding] = {}
-        self._copies: dict[tuple[int, Way, bool, bool], tuple[Any, Any]] = {}
+        self._copies: dict[tuple[int, Way, bool], tuple[Any, Any]] = {}
 
     @contextmanager
     def another_trace(self, changes: Any = None) -> Iterator[None]:
@@ -41,6 +41,20 @@ class Mover:
             yield
         self.mesh, self._shardings = outside
 
+    @property
+    def in_loop(self) -> bool:
+        """Whether this is the body of a loop whose trips differ."""
+        return self._trip is not None
+
+    def kept_in_loop(self, slots: Sequence[Slot]) -> list[Slot]:
+        """Operands that change in every trip, as far as a compiler sees: one behind a barrier."""
+        kept = [*slots]
+        for i, slot in enumerate(slots):
+            if not slot.literal:
+                kept[i] = Slot(self._in_trip(slot.array), unreduced=slot.unreduced)
+                break
+        return kept
+
     def lead(self, array: Any, way: Way) -> Any:
         """The array led through these shardings."""
         for spec in way:
@@ -51,18 +65,15 @@ class Mover:
             array = jax.lax.with_sharding_constraint(array, self._shardings[spec])
         return array
 
-    def constrained(
-        self, slot: Slot, how: Constrain, *, transposed: bool, hoisted: bool = False
-    ) -> Any:  # fmt: skip
+    def constrained(self, slot: Slot, how: Constrain, *, transposed: bool) -> Any:
         """An operand as an op needs it; one copy serves all uses in the same place.
 
-        What is moved for the forward pass is moved again for the backward pass. Compilers hoist an
-        op that computes the same in every trip, and what is moved for it.
+        What is moved for the forward pass is moved again for the backward pass.
         """
-        key = (id(slot.array), how.way, transposed, hoisted)
+        key = (id(slot.array), how.way, transposed)
         if key not in self._copies:
             held = self._made(slot, how.way[-1], {})
-            if how.sends and not hoisted:
+            if how.sends:
                 held = self._here(held, slot, transposed)
             moved = self.lead(held, how.way)
             self._copies[key] = (slot.array, moved)  # keeps the array, and so its id
@@ -70,9 +81,13 @@ class Mover:
 
     def _here(self, held: Any, slot: Slot, transposed: bool) -> Any:
         """The array behind a barrier, so that a compiler does not hoist its collective."""
-        if slot.invariant and self._trip is not None:
-            return jax.lax.optimization_barrier((held, self._trip))[0]
+        if slot.invariant and self.in_loop:
+            return self._in_trip(held)
         return jax.lax.optimization_barrier(held) if transposed else held
+
+    def _in_trip(self, array: Any) -> Any:
+        """The array behind a barrier with something that changes in every trip."""
+        return jax.lax.optimization_barrier((array, self._trip))[0]
 
     def _made(self, slot: Slot, spec: Spec, known: dict[tuple[int, Spec], Any]) -> Any:
         """A constant subgraph computed again in this sharding; other arrays as they are."""

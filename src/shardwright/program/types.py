@@ -23,7 +23,7 @@ import jax
 from shardwright import _jax
 from shardwright.program.interpret import Key
 from shardwright.program.source import user_frame
-from shardwright.program.ties import Kind, Tie
+from shardwright.program.ties import LEAVES_TRIP, Kind, Tie
 from shardwright.rules.rule import PASS, Rule, TensorShape
 
 LITERAL = -1  # an operand that is a literal of the jaxpr, and no value
@@ -105,6 +105,16 @@ class Op:
         position = self.key[-1]
         assert isinstance(position, int)
         return position
+
+    @property
+    def operand_region(self) -> int:
+        """The region in which its operands are moved; what leaves a trip is moved in every trip."""
+        return self.body[0] if self.tie in LEAVES_TRIP else self.region
+
+    @property
+    def result_region(self) -> int:
+        """The region in which its results are moved; an entry of a stack is moved in every trip."""
+        return self.body[0] if self.tie is Tie.SCAN_XS else self.region
 
     @property
     def source(self) -> _jax.Frame | None:

@@ -38,7 +38,6 @@ from shardwright.search import Found
 from shardwright.search.meshes import Shape
 from shardwright.search.roles import find_roles, group_roles
 from shardwright.spmd.decisions import Decisions
-from shardwright.spmd.hoisting import find_homes
 from shardwright.spmd.ir import Collective
 from shardwright.spmd.weights import region_weights
 
@@ -151,10 +150,9 @@ def matrix_flops(program: Program) -> float:
 
     Those that jax.checkpoint computes again are left out: MFU counts what the model asks for.
     """
-    homes = find_homes(program)
-    weights = region_weights(program, homes)
+    weights = region_weights(program)
     return sum(
-        weights[homes.of_op[op.index]] * op.rule.work * math.prod(op.rule.sizes)
+        weights[op.region] * op.rule.work * math.prod(op.rule.sizes)
         for op in program.ops
         if op.rule.unit == MATRIX and not _jax.is_recomputed(op.eqn.source_info.name_stack)
     )

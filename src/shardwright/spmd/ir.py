@@ -14,7 +14,6 @@ from shardwright.program.ties import Tie
 from shardwright.program.types import LITERAL, Op, Program, format_type
 from shardwright.rules.rule import factor_names
 from shardwright.spmd.follow import Choice, Prices
-from shardwright.spmd.hoisting import find_homes
 from shardwright.spmd.layout import REPLICATED, Layout, Placement
 from shardwright.spmd.layouts import Layouts
 from shardwright.spmd.moves import SLICE, Move
@@ -169,8 +168,7 @@ def build_ir(given: Partitioned) -> Ir:
     depth = [0] * len(program.regions)
     for r in program.regions[1:]:
         depth[r.index] = depth[r.parent] + 1
-    homes = find_homes(program)
-    weights = region_weights(program, homes)
+    weights = region_weights(program)
     moved: dict[int, list[Collective]] = {}
     for collective in find_collectives(given):
         moved.setdefault(collective.op, []).append(collective)
@@ -186,8 +184,7 @@ def build_ir(given: Partitioned) -> Ir:
             op.index, op.name, depth[op.region],
             tuple(f"%{v}:{given.shape(v)}" for v in op.results),
             tuple("literal" if v == LITERAL else f"%{v}" for v in op.operands),
-            tuple(claims), tuple(moved.get(op.index, ())), choice.compute_s,
-            weights[homes.of_op[op.index]],
+            tuple(claims), tuple(moved.get(op.index, ())), choice.compute_s, weights[op.region],
         )  # fmt: skip
         rows.append(row)
     return Ir(tuple(given.axes), tuple(rows))
@@ -210,8 +207,7 @@ def atom_names(op_class: OpClass) -> list[str]:
 def find_collectives(given: Partitioned) -> list[Collective]:
     """Every collective of the step, in program order."""
     program, choices, of_op = given.program, given.choices, given.classes.of_op.tolist()
-    homes = find_homes(program)
-    runs = region_runs(program, homes)
+    runs = region_runs(program)
     summed: dict[int, tuple[Sum, Reduction]] = {}  # ops whose sums are added, then reduced
     for one in find_sums(program):
         once = reduction_of(given, one)
@@ -224,18 +220,18 @@ def find_collectives(given: Partitioned) -> list[Collective]:
     for op in program.ops:
         if of_op[op.index] == NO_CLASS or still[of_op[op.index]]:
             continue
-        choice, add = choices[of_op[op.index]], _Adder(given, op, runs[homes.operands(op)], found)
+        choice, add = choices[of_op[op.index]], _Adder(given, op, runs[op.operand_region], found)
         slot = 0
         for v in op.operands:
             if v == LITERAL:
                 continue
-            key = (v, homes.operands(op), op.remat, op.transposed, choice.needs[slot])
+            key = (v, op.operand_region, op.remat, op.transposed, choice.needs[slot])
             if key not in moved and choice.operand_moves[slot]:
                 moved.add(key)
                 cause = Cause("operand", op.name, *_origin(program, v))
                 add(choice.operand_moves[slot], v, cause)
             slot += 1
-        add = add._replace(times=runs[homes.results(op)])
+        add = add._replace(times=runs[op.result_region])
         for v in op.results[:1]:
             add(choice.exchanges, v, Cause("halo" if op.rule.halos else "manual", op.name))
         if op.index in summed:
@@ -244,7 +240,8 @@ def find_collectives(given: Partitioned) -> list[Collective]:
                 cause = Cause("sum", op.name, stored=given.shape(one.value), terms=len(one.leaves))
                 if once.after_loop:
                     cause = replace(cause, kind="scan")
-                    add = add._replace(times=runs[homes.parents[op.region]])
+                    parent = program.regions[op.region].parent
+                    add = add._replace(times=runs[parent])
                 add(once.moves, one.value, cause)
             continue
         for v, moves in zip(op.results, choice.result_moves, strict=True):

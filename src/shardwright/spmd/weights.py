@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwright.program.types import LITERAL, NO_OP, TOP, Program
-from shardwright.spmd.hoisting import Homes, find_homes
+from shardwright.program.types import LITERAL, TOP, Program
 from shardwright.spmd.opclass import NO_CLASS, OpClasses
 from shardwright.spmd.sums import Order, find_sums
 
@@ -52,13 +51,12 @@ class Weights:
     results: list[np.ndarray]  # [classes][results] moves of results not summed
     shared: list[SharedTransfer]
     deferred: list[DeferredReduction]
-    values: np.ndarray  # [values] times computed, 0 in the lighter branches of a cond
+    region: list[float]  # [regions] runs per step, 0 for the lighter branches of a cond
 
 
 def weigh(program: Program, classes: OpClasses, layout_of: np.ndarray) -> Weights:
     """The weights of all classes of a program: every op counts in its class."""
-    homes = find_homes(program)
-    region, runs = region_weights(program, homes), region_runs(program, homes)
+    region, runs = region_weights(program), region_runs(program)
     compute, exchanges = np.zeros(len(classes.table)), np.zeros(len(classes.table))
     operands = [np.zeros(len(c.operands)) for c in classes.table]
     results = [np.zeros(len(c.results)) for c in classes.table]
@@ -70,14 +68,14 @@ def weigh(program: Program, classes: OpClasses, layout_of: np.ndarray) -> Weight
         c = of_op[op.index]
         if c == NO_CLASS:
             continue
-        compute[c] += region[homes.of_op[op.index]]
-        exchanges[c] += runs[homes.of_op[op.index]]
+        compute[c] += region[op.region]
+        exchanges[c] += runs[op.region]
         if op.index not in summed:
-            results[c] += runs[homes.results(op)]
+            results[c] += runs[op.result_region]
         slot = 0
         for v in op.operands:
             if v != LITERAL:
-                uses[v, homes.operands(op), op.remat, op.transposed].append((c, slot))
+                uses[v, op.operand_region, op.remat, op.transposed].append((c, slot))
                 slot += 1
     shared: dict[tuple[int, tuple[Use, ...]], float] = defaultdict(float)
     for (v, at, _, _), users in uses.items():
@@ -92,10 +90,10 @@ def weigh(program: Program, classes: OpClasses, layout_of: np.ndarray) -> Weight
         first, *rest = [(of_op[leaf.op], leaf.order) for leaf in one.leaves]
         past = tuple([of_op[i] for i in one.hoisted_past(program)])
         key = (int(layout_of[one.value]), (first, *sorted(rest, key=str)), past)
-        leaf = program.ops[one.leaves[0].op]
+        home = program.regions[program.ops[one.leaves[0].op].region]
         inside, after = added[key]
-        outside = runs[homes.parents[leaf.region]] if one.loop else 0.0
-        added[key] = (inside + runs[homes.of_op[leaf.index]], after + outside)
+        outside = runs[home.parent] if one.loop else 0.0
+        added[key] = (inside + runs[home.index], after + outside)
     return Weights(
         compute, exchanges, operands, results,
         [SharedTransfer(*key, weight) for key, weight in sorted(shared.items())],
@@ -103,19 +101,16 @@ def weigh(program: Program, classes: OpClasses, layout_of: np.ndarray) -> Weight
             DeferredReduction(layout, leaves, past, weight, after)
             for (layout, leaves, past), (weight, after) in sorted(added.items(), key=str)
         ],
-        np.array([1.0 if v.op == NO_OP else region[homes.of_op[v.op]] for v in program.values]),
+        region,
     )  # fmt: skip
 
 
-def region_runs(program: Program, homes: Homes) -> list[float]:
+def region_runs(program: Program) -> list[float]:
     """[regions] runs per step, every branch of a cond counted: what moves in it is not free."""
-    runs = [1.0] * len(program.regions)
-    for r in program.regions[1:]:
-        runs[r.index] = runs[homes.parents[r.index]] * r.trips
-    return runs
+    return [float(program.trips(r.index)) for r in program.regions]
 
 
-def region_weights(program: Program, homes: Homes) -> list[float]:
+def region_weights(program: Program) -> list[float]:
     """[regions] runs per step; of a cond's branches only the heaviest counts."""
     work = [0.0] * len(program.regions)
     for op in program.ops:
@@ -128,7 +123,7 @@ def region_weights(program: Program, homes: Homes) -> list[float]:
             at = program.regions[at].parent
     weights = [1.0] * len(program.regions)
     for r in program.regions[1:]:
-        weights[r.index] = weights[homes.parents[r.index]] * r.trips
+        weights[r.index] = weights[r.parent] * r.trips
         if r.kind == "cond":
             branches = program.ops[r.op].body
             heaviest = max(branches, key=lambda b: work[b])
