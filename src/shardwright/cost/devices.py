@@ -95,6 +95,7 @@ class Device:
     node_bytes_per_s: float = 0.0  # out of one node, all its devices together
     dcn_bytes_per_s: float = 0.0  # between slices, per device (a host's NICs over its devices)
     link_efficiency: float = 1.0  # switch: of link_bytes_per_s, that a large ring reaches
+    link_ramp: float = 0.0  # switch: a ring of n in a node reaches n / (n + this) of that
     all_reduce_gain: float = 1.0  # switch: how much faster than its two halves, by adding there
     latency_s: float = 0.0  # of one call
     hop_latency_s: float = 0.0  # added by each hop on a torus, by each step of a ring in a node

@@ -23,9 +23,10 @@ a quarter of an all-gather, is the bisection of large rings; small ones are exac
 
     seconds = latency + x b (1 + sqrt(h / x))
 
-where b is the slope above and h the size that reaches half of the peak. Inside a node b is
-larger by (D + 1) / D: what 2, 4 and 8 GPUs reach in NVIDIA's tables of NCCL. There an all-reduce
-takes less than its two halves, for the switch adds up (`all_reduce_gain`).
+where b is the slope above and h the size that reaches half of the peak. Inside a node the rate
+grows with the members (`link_ramp`): 2, 4 and 8 GPUs reach 2/3, 4/5 and 8/9 in NVIDIA's tables of
+NCCL. There an all-reduce takes less than its two halves, for the switch adds up
+(`all_reduce_gain`).
 
     latency   one call + one hop for each step of a ring: n - 1, of an all-reduce twice that; on a
               torus until the farthest member is reached. Across nodes every step waits for the
@@ -215,7 +216,7 @@ class Network:
         half, inside = hw.half_bandwidth_bytes, members / spanned
         levels = []
         if inside > 1:
-            rate = hw.link_bytes_per_s * hw.link_efficiency * inside / (inside + 1)
+            rate = hw.link_bytes_per_s * hw.link_efficiency * inside / (inside + hw.link_ramp)
             gain = hw.all_reduce_gain
             levels.append(
                 Level("node", inside, rate, hw.hop_latency_s, inside - 1, half, reduces=gain)
