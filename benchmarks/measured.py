@@ -14,7 +14,7 @@ import csv
 import math
 import re
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,8 +86,6 @@ def model_of(row: Row) -> Config:
     number = {name: int(row[name]) for name in ("layers", "d_model", "d_ff", "vocab", "seq")}
     heads, kv_heads = int(row["n_heads"]), int(row["n_kv_heads"])
     family = next(f for f in FAMILIES if row.model.startswith(f))
-    microbatch = re.search(r"microbatch (\d+)", row["mesh"])
-    rows_each = float(row["per_device_batch"])
     return Config(
         **number,
         heads=heads,
@@ -95,7 +93,7 @@ def model_of(row: Row) -> Config:
         batch=int(row["global_batch"]),
         keeps=_keeps(row["remat"]),
         reduce_f32="DEFAULT" in row["precision"] or "torchtitan" in row["source"],
-        microbatches=round(rows_each / int(microbatch[1])) if microbatch else 1,
+        **_kernel(row),
         **{"d_head": number["d_model"] // heads, **FAMILIES[family]},
     )
 
@@ -111,6 +109,14 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 
 
+def _kernel(row: Row) -> dict[str, Any]:
+    """Which kernel computes attention: MaxText's defaults of 2023, or those of the v6e recipes."""
+    if not row.device.startswith("tpu"):
+        return {}
+    tuned = "tpu-recipes" in row["source"]
+    return {"splash_block": 2048 if tuned else 512, "fused_backward": tuned}
+
+
 def _keeps(remat: str) -> str:
     if remat.startswith("custom"):
         return "projections"
@@ -120,21 +126,19 @@ def _keeps(remat: str) -> str:
 def mesh_of(row: Row) -> tuple[sw.Mesh, list[Any]]:
     """The published mesh, and its strategy as tactics."""
     axes = row.axes
-    if "expert" in axes:
-        experts = axes["expert"]
-        if experts == axes["data"]:
-            return sw.Mesh({"data": experts}), [sw.ExpertParallel("data"), sw.ZeRO(1, "data")]
-        sizes = {"data": axes["data"] // experts, "expert": experts}
-        return sw.Mesh(sizes), [
-            sw.ExpertParallel("expert"), sw.DataParallel("data"),
-            sw.ZeRO(1, "expert"), sw.ZeRO(1, "data"),
-        ]  # fmt: skip
     tactics: list[Any] = []
+    if "expert" in axes:
+        replicas = axes["data"] // axes["expert"]
+        sizes = {"data": replicas, "expert": axes["expert"]}
+        tactics = [sw.ExpertParallel("expert")]
+        return sw.Mesh(sizes), tactics + [sw.DataParallel("data")] * (replicas > 1)
     if "dcn_data" in axes:
         tactics.append(sw.DataParallel("dcn_data"))
     tactics.append(sw.FSDP("fsdp"))
     if "tensor" in axes:
-        tactics += [sw.Megatron("tensor"), sw.SequenceParallel("tensor")]
+        tactics.append(sw.Megatron("tensor"))
+        if "torchtitan" in row["source"]:
+            tactics.append(sw.SequenceParallel("tensor"))
     return sw.Mesh(axes, dcn=("dcn_data",) if "dcn_data" in axes else ()), tactics
 
 

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from benchmarks.measured_attention import flash_attention
+from benchmarks.measured_attention import flash_attention, splash_attention
 from shardwright.zoo.example import Example
 from shardwright.zoo.parameters import dense, draw, ones, stacked
 from shardwright.zoo.training import adamw, cross_entropy, first_state, make_train_step
@@ -56,7 +56,8 @@ class Config:
     top_k: int = 0
     keeps: str = "none"  # a key of KEEPS
     reduce_f32: bool = False  # gradients of weights are summed over devices in f32
-    microbatches: int = 1  # gradients are accumulated over so many
+    splash_block: int = 0  # of the TPU kernel of attention; 0: flash attention of GPUs
+    fused_backward: bool = False  # of the TPU kernel
 
     @property
     def parameters(self) -> int:
@@ -71,8 +72,6 @@ def train_step(config: Config, name: str) -> Example:
     """One AdamW step on f32 weights, computed in bf16."""
     optimizer = adamw()
     step = make_train_step(functools.partial(_loss, config), optimizer)
-    if config.microbatches > 1:
-        step = _accumulating(config, optimizer)
 
     def make(key: jax.Array) -> tuple[Any, Any]:
         tokens = jnp.zeros((config.batch, config.seq), jnp.int32)
@@ -122,28 +121,6 @@ def _loss(config: Config, params: Any, batch: Any) -> jax.Array:
     return cross_entropy(logits.astype(jnp.float32), batch["targets"])
 
 
-def _accumulating(config: Config, optimizer: Any) -> Any:
-    """A step whose gradients are those of `microbatches` parts of the batch, one after another."""
-    import optax
-
-    def step(state: Any, batch: Any) -> Any:
-        parts = jax.tree.map(
-            lambda x: x.reshape(-1, config.microbatches, *x.shape[1:]).swapaxes(0, 1), batch
-        )
-
-        def add(total: Any, part: Any) -> Any:
-            value, grads = jax.value_and_grad(functools.partial(_loss, config))(state.params, part)
-            return jax.tree.map(jnp.add, total, grads), value
-
-        zeros = jax.tree.map(jnp.zeros_like, state.params)
-        grads, values = jax.lax.scan(add, zeros, parts)
-        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-        params = optax.apply_updates(state.params, updates)
-        return type(state)(params, opt_state, state.step + 1), values.mean()
-
-    return step
-
-
 def _block(config: Config, layer: Any, x: jax.Array) -> jax.Array:
     """One layer on the residual stream x [B, S, D]."""
     dot = functools.partial(_dot, config)
@@ -153,7 +130,13 @@ def _block(config: Config, layer: Any, x: jax.Array) -> jax.Array:
     v = checkpoint_name(dot("bsd,dnk->bsnk", normed, layer["wv"]), "v")
     if config.rotary:
         q, k = _rotate(q), _rotate(k)
-    context = checkpoint_name(flash_attention(q, k, v), "context")
+    if config.splash_block:
+        context = splash_attention(
+            q, k, v, block=config.splash_block, fused_backward=config.fused_backward
+        )
+    else:
+        context = flash_attention(q, k, v)
+    context = checkpoint_name(context, "context")
     attended = checkpoint_name(dot("bshk,hkd->bsd", context, layer["wo"]), "out")
     mlp = _experts if config.experts else _feed_forward
     if config.parallel:
@@ -177,22 +160,23 @@ def _feed_forward(config: Config, layer: Any, x: jax.Array) -> jax.Array:
 def _experts(config: Config, layer: Any, x: jax.Array) -> jax.Array:
     """A dropless mixture with balanced experts on [B, S, D].
 
-    Every sequence sends top_k S / E tokens to each expert, so buffers have no empty slots: tokens
-    are sorted by expert inside their sequence, and the buffers go to the experts and back.
+    Every sequence sends top_k S / E tokens to each expert, so the buffers [B, E, C, D] that go to
+    the experts and back have no empty slots.
     """
-    b, s, d = x.shape
+    b, s, _ = x.shape
     e, k = config.experts, config.top_k
     dot = functools.partial(_dot, config)
     gates = jax.nn.softmax(dot("bsd,de->bse", x, layer["router"]).astype(jnp.float32))
     weight, choice = jax.lax.top_k(gates, k)  # [B, S, k]
-    order = jnp.argsort(choice.reshape(b, s * k), axis=1)  # [B, S k]
-    picked = jnp.take_along_axis(x, (order // k)[..., None], axis=1)
-    sent = picked.reshape(b, e, s * k // e, d)
+    order = jnp.argsort(choice.reshape(b, s * k), axis=1)  # by expert
+    slots = jnp.arange(s * k).reshape(e, s * k // e)  # [E, C]; a reshape of tokens would tie E to S
+    token = (order // k)[:, slots]  # [B, E, C]
+    weight = jnp.take_along_axis(weight.reshape(b, s * k), order, axis=1)[:, slots]
+    sent = jax.vmap(lambda x, token: x[token])(x, token)
     hidden = dot("becd,edf->becf", sent, layer["w1"])
     hidden = jax.nn.silu(hidden) * dot("becd,edf->becf", sent, layer["w3"])
-    done = dot("becf,efd->becd", hidden, layer["w2"]).reshape(b, s * k, d)
-    back = jnp.take_along_axis(done, jnp.argsort(order, axis=1)[..., None], axis=1)
-    return jnp.einsum("bskd,bsk->bsd", back.reshape(b, s, k, d), weight.astype(x.dtype))
+    done = dot("becf,efd->becd", hidden, layer["w2"]) * weight[..., None].astype(x.dtype)
+    return jax.vmap(lambda done, token: jnp.zeros_like(x[0]).at[token].add(done))(done, token)
 
 
 def _norm(x: jax.Array, gain: jax.Array) -> jax.Array:

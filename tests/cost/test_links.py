@@ -104,7 +104,7 @@ def test_permute(mesh: dict[str, int], name: str, axes: tuple[str, ...], s_per_b
     assert 1 / rate(mesh, name, "collective-permute", axes) == pytest.approx(s_per_byte)
 
 
-# Microseconds on 8 GPUs in NVIDIA's aiconfigurator 0.5.0 (NCCL, bf16): rows that nothing was fitted to.
+# Microseconds on 8 GPUs in NVIDIA's aiconfigurator 0.5.0 (NCCL, bf16): rows not used to fit.
 SIZES = (32_768, 262_144, 2_097_152, 16_777_216, 134_217_728)  # bytes
 MEASURED = {
     ("a100", "all-gather"): (19.5, 21.0, 33.5, 135.0, 660.3),

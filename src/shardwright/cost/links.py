@@ -157,9 +157,7 @@ class Network:
             if name in self.mesh.links and shape[name] > 1:
                 link = self.mesh.links[name]
                 half = link.half_bandwidth_bytes
-                found.append(
-                    Level("given", shape[name], link.bytes_per_s, link.latency_s, 1, half)
-                )
+                found.append(Level("given", shape[name], link.bytes_per_s, link.latency_s, 1, half))
         slices = math.prod(self._slices.get(name, 1) for name in axes)
         found.sort(key=lambda level: -level.bytes_per_s)
         if slices > 1:
@@ -223,9 +221,7 @@ class Network:
             )
         if spanned > 1:
             rate = (hw.node_bytes_per_s or hw.link_bytes_per_s) / hw.devices_per_node
-            levels.append(
-                Level("network", spanned, rate, hw.dcn_latency_s, members - 1, half)
-            )
+            levels.append(Level("network", spanned, rate, hw.dcn_latency_s, members - 1, half))
         return levels
 
     def _check(self, kind: str, axes: tuple[str, ...]) -> None:

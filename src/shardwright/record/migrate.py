@@ -5,7 +5,8 @@ whether the result is a plan is seen when it is decoded.
 
 1 -> 2: says how the function is called and who wrote the file.
 2 -> 3: causes are values, what the user asked for stands in one place.
-3 -> 4: the step over time, what arguments are, large intermediates, FLOPs; a torus' latency is per hop.
+3 -> 4: the step over time, what arguments are, large intermediates, FLOPs; the latency of a torus
+  is per hop.
 """
 
 from __future__ import annotations
