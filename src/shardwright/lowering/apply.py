@@ -171,7 +171,7 @@ class Lowering:
     def moves_inside(self, key: Key) -> bool:
         """Whether ops of a loop or branch move data between devices."""
         return any(
-            isinstance(a, StayInLoop) or isinstance(a, Constrain) and a.sends
+            isinstance(a, StayInLoop) or (isinstance(a, Constrain) and a.sends)
             for inner, actions in self.steps.actions.items() if inner[: len(key)] == key
             for a in actions
         )  # fmt: skip
@@ -204,7 +204,9 @@ class Lowering:
             if body.consts is not None:
                 fixed = given[: body.consts]
                 given[: body.consts] = [s._replace(invariant=True) for s in fixed]
-                changes = next((s.array for s in given[body.consts :]), None)
+                # Not a counter: XLA drops from a barrier what nothing else uses.
+                moving = [s.array for s in given[body.consts :]]
+                changes = max(moving, key=lambda a: a.size, default=None)
             with self.mover.another_trace(changes):
                 out = enter(self, body.jaxpr, given, place.body(number))
                 return [

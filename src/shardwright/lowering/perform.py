@@ -179,7 +179,8 @@ def _store(action: do.Store, site: Site, mover: Mover) -> None:
 
 _PERFORM: dict[type, Callable[[Any, Site, Mover], None]] = {
     do.Constrain: _constrain, do.BeforeLoop: _before_loop, do.StartSum: _start_sum,
-    do.StayInLoop: _stay_in_loop, do.ClampStarts: _clamp_starts, do.Compute: _compute, do.Rematerialize: _rematerialize,
+    do.StayInLoop: _stay_in_loop, do.ClampStarts: _clamp_starts, do.Compute: _compute,
+    do.Rematerialize: _rematerialize,
     do.PickEntries: _pick_entries, do.OnShards: _on_shards, do.Convolve: _convolve,
     do.RaggedDot: _ragged_dot,
     do.PartialSums: _partial_sums, do.PassSums: _pass_sums, do.Reduce: _reduce, do.Store: _store,

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from shardwright import _jax
 from shardwright.program.ties import Kind, Tie
 
@@ -128,7 +130,7 @@ def _counted_trips(eqn: Any) -> int:
     if add is None or add.primitive.name != "add" or add.invars[0] is not body.invars[at]:
         return ESTIMATED_TRIPS
     numbers = [eqn.invars[at], test.invars[1], add.invars[1]]
-    if any(type(n) is not _jax.Literal or n.aval.dtype.kind not in "iu" for n in numbers):
+    if any(type(n) is not _jax.Literal or np.result_type(n.val).kind not in "iu" for n in numbers):
         return ESTIMATED_TRIPS
     start, stop, step = (int(n.val) for n in numbers)
     return max(0, math.ceil((stop - start) / step)) if step > 0 else ESTIMATED_TRIPS

@@ -16,10 +16,11 @@ from shardwright.cost.devices import device
 from shardwright.cost.links import KINDS, Network
 from shardwright.cost.model import CostModel
 from shardwright.errors import ShardwrightError
-from shardwright.lowering.actions import ClampStarts, Compute
+from shardwright.lowering.actions import Actions, ClampStarts, Compute
 from shardwright.lowering.apply import apply_steps
 from shardwright.lowering.jit import flat_jit, jax_mesh, sharding
 from shardwright.lowering.steps import Steps
+from shardwright.program.interpret import Key
 from shardwright.program.tracing import trace_jaxpr
 from shardwright.program.types import Program
 from shardwright.referee.agreement import Agreement, compare, relative_tolerance
@@ -204,7 +205,7 @@ def _unsharded(closed: Any, steps: Steps) -> Callable[..., list[Any]]:
 
     XLA merges starts of slices without a mesh as well, so they are clamped here too.
     """
-    clamped = {
+    clamped: dict[Key, Actions] = {
         key: (ClampStarts(), Compute()) for key, actions in steps.actions.items()
         if ClampStarts() in actions
     }  # fmt: skip
