@@ -97,7 +97,8 @@ def _actions(given: _Given, op: Op) -> Iterator[Action]:
         return
     unreduced = not given.deferred.values.isdisjoint(op.operands)
     if not op.tie:
-        if op.region != TOP and _moves_results(given.choice(op)):
+        reduced_later = not given.deferred.values.isdisjoint(op.results)
+        if op.region != TOP and not reduced_later and _moves_results(given.choice(op)):
             yield do.StayInLoop()
         if op.name in WORKAROUNDS["merged starts"].primitives:
             yield do.ClampStarts()
