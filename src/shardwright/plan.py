@@ -124,9 +124,10 @@ class Plan:
         return format_plan(self.record)
 
     def __repr__(self) -> str:
-        from shardwright.report.words import human_seconds
+        from shardwright.report.words import human_bytes, human_seconds
 
-        return f"<Plan of {self.record.program} on {self.mesh}: {human_seconds(self.cost.step_s)}>"
+        step, peak = human_seconds(self.cost.step_s), human_bytes(self.cost.peak_bytes)
+        return f"<Plan of {self.record.program} on {self.mesh}: {step}, {peak} per device>"
 
     def ir(self) -> Ir:
         """The partitioning IR: one row per op, with local shapes, claims and collectives."""
