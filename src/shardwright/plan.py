@@ -365,6 +365,24 @@ class Plan:
 
         return to_python(self.record)
 
+    def trace(self, path: str | Path, *, against: str | Path | None = None) -> None:
+        """Writes the predicted step in Chrome trace format, for Perfetto; *.gz is compressed.
+
+        `against` is a profile of jax.profiler.trace, or its folder, to be laid beside it.
+        """
+        from shardwright.record.build import with_finer_timeline
+        from shardwright.referee.profile import read_profile
+        from shardwright.report.against import measured_events
+        from shardwright.report.trace import SPANS, chrome_trace, write_trace
+
+        record, bound = self.record, self._bound
+        if bound is not None:
+            record = with_finer_timeline(record, bound.model, bound.decisions, SPANS)
+        trace = chrome_trace(record)
+        if against is not None:
+            trace["traceEvents"] += measured_events(read_profile(against))
+        write_trace(trace, path)
+
     def to_html(self) -> str:
         """The plan as one self-contained page."""
         from shardwright.report.html import to_html

@@ -170,6 +170,16 @@ def timeline_of(
     return find_timeline(model, decisions, [(c, number[_key(c)]) for c in moved], most)
 
 
+def with_finer_timeline(
+    record: PlanRecord, model: CostModel, decisions: Decisions, most: int
+) -> PlanRecord:
+    """A record whose timeline has up to `most` spans, for a plan whose program is at hand."""
+    moved = model_collectives(model, decisions)
+    rows = _merged(moved)
+    line = timeline_of(model, decisions, moved, rows, most)
+    return replace(record, collectives=rows, timeline=line)
+
+
 def _large_arrays(model: CostModel, decisions: Decisions) -> tuple[ArrayRow, ...]:
     """The largest intermediates that are in memory; those of one line that are alike are one."""
     program, shardings = model.analysis.program, Shardings(model, decisions)
