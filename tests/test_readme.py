@@ -9,6 +9,7 @@ import contextlib
 import io
 import os
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 README, TOUR = ROOT / "README.md", ROOT / "docs" / "how_it_works.md"
 FRAMEWORKS = ROOT / "docs" / "frameworks.md"
+COMMAND_LINE = ROOT / "docs" / "command_line.md"
 
 # ```python code ```, then perhaps ```text output ```
 BLOCK = re.compile(r"```python\n(.*?)```\n(?:\n```text\n(.*?)```\n)?", re.DOTALL)
@@ -87,15 +89,31 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert (page.parent / link).exists(), link
 
 
-def test_examples_and_commands_in_the_readme_exist() -> None:
+COMMANDS = re.compile(r"^shardwright ([^#\n]+?)\s*(?:#.*)?$", re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", [README, COMMAND_LINE], ids=lambda path: path.stem)
+def test_examples_and_commands_exist(page: Path) -> None:
     from shardwright.cli import main
 
-    for command, target in re.findall(
-        r"^shardwright (\w+) (\S+)", README.read_text(), re.MULTILINE
-    ):
-        assert command in main.commands
-        if ":" in target:
+    for line in COMMANDS.findall(page.read_text()):
+        command, target, *_ = [*line.split(), ""]
+        assert command in main.commands, line
+        if ".py:" in target and "examples" in target:
             assert (ROOT / target.partition(":")[0]).exists()
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_readme_run(tmp_path: Path) -> None:
+    """Literally, one after the other, in a folder that has the examples."""
+    from click.testing import CliRunner
+
+    from shardwright.cli import main
+
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    for line in COMMANDS.findall(README.read_text()):
+        result = CliRunner().invoke(main, shlex.split(line))
+        assert result.exit_code == 0, f"{line}\n{result.output}"
 
 
 def test_every_page_can_be_reached_from_the_readme() -> None:
