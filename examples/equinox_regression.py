@@ -1,6 +1,6 @@
 """Equinox: a module with Python values among its leaves, filtered gradients. One line changes.
 
-    python examples/equinox_regression.py
+python examples/equinox_regression.py
 """
 
 import os
@@ -19,9 +19,7 @@ optimizer = optax.adamw(3e-3)
 
 
 # This was @eqx.filter_jit: what is no array in a module (activations, names, sizes) is static.
-@sw.jit(
-    mesh={"data": 4, "model": 2}, device="cpu", tactics=[sw.FSDP("data"), sw.Megatron("model")]
-)
+@sw.jit(mesh={"data": 4, "model": 2}, device="cpu", tactics=[sw.FSDP("data"), sw.Megatron("model")])
 def train_step(model, moments, x, y, key):
     """The next model and moments, and the loss."""
 

@@ -1,6 +1,6 @@
 """Flax NNX: modules that are updated in place, dropout and BatchNorm included. One line changes.
 
-    python examples/nnx_classifier.py
+python examples/nnx_classifier.py
 """
 
 import os
@@ -31,9 +31,7 @@ class Classifier(nnx.Module):
 
 # This was @nnx.jit. The plan is made on the first call; without tactics it would leave a model
 # this small whole.
-@sw.jit(
-    mesh={"data": 4, "model": 2}, device="cpu", tactics=[sw.FSDP("data"), sw.Megatron("model")]
-)
+@sw.jit(mesh={"data": 4, "model": 2}, device="cpu", tactics=[sw.FSDP("data"), sw.Megatron("model")])
 def train_step(model: Classifier, optimizer: nnx.Optimizer, x: jax.Array, y: jax.Array):
     """Updates model and optimiser in place; the loss."""
 
