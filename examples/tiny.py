@@ -8,7 +8,7 @@ large is left out: other ops, loops, memory, conflicts that need a bit, fusion, 
 
 import os
 
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 from collections import Counter
