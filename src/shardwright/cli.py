@@ -22,6 +22,7 @@ from shardwright.cli_input import (
     parse_mesh,
     parse_tactic,
 )  # fmt: skip
+from shardwright.cli_variants import compare
 from shardwright.cost.devices import devices as known_devices
 from shardwright.errors import ShardwrightError
 from shardwright.plan import Plan, load
@@ -46,6 +47,8 @@ class Commands(click.Group):
 def main() -> None:
     """Decides how to split a JAX program over a mesh of devices."""
 
+
+main.add_command(compare)
 
 # Shared options -----------------------------------------------------------------------------
 

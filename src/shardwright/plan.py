@@ -126,9 +126,10 @@ class Plan:
         return format_plan(self.record)
 
     def __repr__(self) -> str:
-        from shardwright.report.words import human_seconds
+        from shardwright.report.words import human_bytes, human_seconds
 
-        return f"<Plan of {self.record.program} on {self.mesh}: {human_seconds(self.cost.step_s)}>"
+        step, peak = human_seconds(self.cost.step_s), human_bytes(self.cost.peak_bytes)
+        return f"<Plan of {self.record.program} on {self.mesh}: {step}, {peak} per device>"
 
     def ir(self) -> Ir:
         """The partitioning IR: one row per op, with local shapes, claims and collectives."""
@@ -398,6 +399,24 @@ class Plan:
         from shardwright.report.eject import to_python
 
         return to_python(self.record)
+
+    def trace(self, path: str | Path, *, against: str | Path | None = None) -> None:
+        """Writes the predicted step in Chrome trace format, for Perfetto; *.gz is compressed.
+
+        `against` is a profile of jax.profiler.trace, or its folder, to be laid beside it.
+        """
+        from shardwright.record.build import with_finer_timeline
+        from shardwright.referee.profile import read_profile
+        from shardwright.report.against import measured_events
+        from shardwright.report.trace import SPANS, chrome_trace, write_trace
+
+        record, bound = self.record, self._bound
+        if bound is not None:
+            record = with_finer_timeline(record, bound.model, bound.decisions, SPANS)
+        trace = chrome_trace(record)
+        if against is not None:
+            trace["traceEvents"] += measured_events(read_profile(against))
+        write_trace(trace, path)
 
     def to_html(self) -> str:
         """The plan as one self-contained page."""
