@@ -436,6 +436,13 @@ BAD_CALLS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: make().init(lambda: {"a": X}),
         r"makes something else than argument 0 of matmul \(x\)\n  planned f32\[16,8\]\n  got    ",
     ),
+    "another part than is held": (
+        lambda: make().local_batch(np.ones((4, 8), np.float32), argnum=0),
+        r"loads another part of x than it holds\n  loaded  \[4, 8\] of \[16, 8\]",
+    ),
+    "another tree than is taken": (
+        lambda: make().local_batch({"x": X}, argnum=0), r"not what matmul takes as x",
+    ),
     "load of no path": (lambda: sw.load(3.5), "cannot read a plan from 3.5"),
     "memory": (lambda: make(memory="16GB"), "a positive number of bytes, got '16GB'"),
     "no memory": (lambda: make(memory=0), "memory must be a positive number of bytes, got 0"),
