@@ -23,10 +23,11 @@ from shardwright.search import (
     WeightStationary,
     ZeRO,
 )
+from shardwright.share import Call
 
 __all__ = [
-    "FSDP", "ContextParallel", "DataParallel", "Device", "ExpertParallel", "Limit", "Megatron",
-    "Mesh", "Pin", "Plan", "Replicate", "Search", "SequenceParallel", "ShardwrightError",
+    "FSDP", "Call", "ContextParallel", "DataParallel", "Device", "ExpertParallel", "Limit",
+    "Megatron", "Mesh", "Pin", "Plan", "Replicate", "Search", "SequenceParallel", "ShardwrightError",
     "WeightStationary", "ZeRO",
     "__version__", "analyze", "check", "devices", "jit", "load", "partition", "rule", "trace",
 ]  # fmt: skip

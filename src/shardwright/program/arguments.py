@@ -218,7 +218,7 @@ def _own_numbers(argnums: Sequence[int], count: int) -> set[int]:
     return {n % count for n in argnums if -count <= n < count}
 
 
-def _name(fn: Any) -> str:
+def function_name(fn: Any) -> str:
     """The name of a function; of a partial, that of the function inside."""
     while isinstance(fn, functools.partial):
         fn = fn.func
@@ -254,7 +254,7 @@ def asks_which(public: F) -> F:
     def checked(fn: Any, /, *args: Any, **given: Any) -> Any:
         both = sorted(options & given.keys() & _open_parameters(fn, args))
         if both:
-            what, name = public.__name__, _name(fn)
+            what, name = public.__name__, function_name(fn)
             raise ShardwrightError(
                 f"{both[0]}= is an option of {what}() and a parameter of {name}: which is meant?",
                 try_=f"functools.partial({name}, {both[0]}=...) for the function's own (an array:"
@@ -298,7 +298,7 @@ def sign(
 ) -> Signature:
     """The signature of one call; `mesh` is the abstract mesh it is planned for."""
     check_callable(fn)
-    name, count = _name(fn), len(args)
+    name, count = function_name(fn), len(args)
     _check_call(fn, name, args, kwargs)
     own_static, own_static_names, own_donated = _jax.jit_options(frameworks.jitted(fn))
     given = _numbers("static_argnums", static_argnums, count)

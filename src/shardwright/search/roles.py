@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwright.analysis.analysis import Analysis
+from shardwright.analysis.analysis import Analysis, Group
 from shardwright.program.ties import Tie
 from shardwright.program.types import LITERAL, TOP, Op, Program
 from shardwright.rules.rule import MATRIX
@@ -281,15 +281,20 @@ def _weight_dot(op: Op, operand: int, groups_of: list[list[tuple[int, int]]]) ->
     return WeightDot(op.index, *(frozenset(sides[s]) for s in sides))
 
 
-def _residual(dots: tuple[WeightDot, ...], worth: Mapping[int, object]) -> tuple[int, ...]:
-    """Groups on most of the dots with parameters, both as what goes in and what comes out."""
+def _residual(dots: tuple[WeightDot, ...], worth: Mapping[int, Group]) -> tuple[int, ...]:
+    """Groups on most of the dots with parameters, both as what goes in and what comes out.
+
+    The hidden dims of all layers are one group, each on its own two dots.
+    """
     count: dict[int, int] = {}
     for d in dots:
         for g in d.groups:
             count[g] = count.get(g, 0) + 1
     both = {g for d in dots for g in d.contracted} & {g for d in dots for g in (d.free | d.slices)}
-    most = max(HIDDEN_DOTS, RESIDUAL * len(dots))
-    found = (g for g in both if g in worth and count[g] > most)
+    found = (
+        g for g in both & worth.keys()
+        if count[g] > RESIDUAL * len(dots) and count[g] > HIDDEN_DOTS * len(worth[g].colors)
+    )  # fmt: skip
     return tuple(sorted(found, key=lambda g: (-count[g], g)))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -247,13 +247,20 @@ def constrained_model(
     tactics: Sequence[Tactic] | None = None,
     *,
     overlap: float = 0.0,
+    pinned: Mapping[int, Dims] | None = None,
 ) -> CostModel:
-    """The model of a program, with the values that the user's code reshards where it says."""
-    model = CostModel(analysis, mesh, device, overlap=overlap)
+    """The model of a program, with the values that the user's code reshards where it says.
+
+    `pinned` are values whose place is given: those shared with another plan.
+    """
+    given = dict(pinned or {})
+    model = CostModel(analysis, mesh, device, overlap=overlap, pinned=given)
     if not any(pin.by == "with_sharding_constraint" for pin in analysis.program.pins):
         return model
-    pinned = reshards(Context(model, find_roles(analysis)), tactics)
-    return CostModel(analysis, mesh, device, overlap=overlap, pinned=pinned) if pinned else model
+    more = reshards(Context(model, find_roles(analysis)), tactics)
+    if not more:
+        return model
+    return CostModel(analysis, mesh, device, overlap=overlap, pinned={**more, **given})
 
 
 def _axes_per_dim(context: Context, pin: UserPin) -> Dims:
