@@ -27,7 +27,7 @@ from shardwright.share import Call
 
 __all__ = [
     "FSDP", "Call", "ContextParallel", "DataParallel", "Device", "ExpertParallel", "Limit",
-    "Megatron", "Mesh", "Pin", "Plan", "Replicate", "Search", "SequenceParallel", "ShardwrightError",
-    "WeightStationary", "ZeRO",
+    "Megatron", "Mesh", "Pin", "Plan", "Replicate", "Search", "SequenceParallel",
+    "ShardwrightError", "WeightStationary", "ZeRO",
     "__version__", "analyze", "check", "devices", "jit", "load", "partition", "rule", "trace",
 ]  # fmt: skip
