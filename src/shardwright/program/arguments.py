@@ -43,6 +43,8 @@ class Signature:
     static_argnames: tuple[str, ...]
     donated_argnums: tuple[int, ...]
     mesh: Any = field(default_factory=jax.sharding.get_abstract_mesh)  # set around the function
+    rules: frameworks.Rules = field(default_factory=frameworks.logical_rules)  # likewise
+    named: tuple[str, ...] = ()  # axes that Flax's boxes around arguments name
     filtered: bool = False  # whether all that is no array is static, as under eqx.filter_jit
     tie: bool = False  # whether a result that is the next step's argument is stored like it
     planned: Any = None  # abstract mesh of the plan, for functions that name axes of no mesh
@@ -330,5 +332,5 @@ def sign(
     return Signature(
         name, tuple(names), tuple(paths), tuple(weak), tuple(gone), tree, tuple(is_input),
         tuple(rest), static, own_static_names, tuple(sorted(donated)), planned=mesh,
-        tie=tie, filtered=frameworks.is_filtered(fn),
+        tie=tie, filtered=frameworks.is_filtered(fn), named=frameworks.named_axes(call),
     )  # fmt: skip

@@ -25,6 +25,7 @@ from shardwright.program.leaves import is_array
 
 TAG = "shardwright"  # of the update contexts of nnx that are opened here
 KeyPath = tuple[Any, ...]
+Rules = tuple[Any, ...]  # (logical axis, axis of a mesh, or several, or None)
 
 
 @dataclass(frozen=True)
@@ -168,6 +169,28 @@ def data_leaves(tree: Any, *, filtered: bool = False) -> list[bool]:
         for node in jax.tree.leaves(tree, is_leaf=is_module)
         for leaf in jax.tree.leaves(node)
     ]
+
+
+def logical_rules() -> Rules:
+    """Flax's rules from logical axes to those of a mesh that are set around."""
+    spmd = sys.modules.get("flax.core.spmd")
+    return () if spmd is None else tuple(spmd.get_logical_axis_rules())
+
+
+def under_rules(rules: Rules) -> contextlib.AbstractContextManager[Any]:
+    """A context in which these rules are set."""
+    if not rules:
+        return contextlib.nullcontext()
+    context: contextlib.AbstractContextManager[Any]
+    context = sys.modules["flax.core.spmd"].logical_axis_rules(rules)
+    return context
+
+
+def named_axes(tree: Any) -> tuple[str, ...]:
+    """The axes, logical or of a mesh, that boxes of Flax around arrays name."""
+    boxes = (x for x in jax.tree.leaves(tree, is_leaf=_is_box) if _is_box(x))
+    names = (n for box in boxes for n in getattr(box, "names", None) or () if isinstance(n, str))
+    return tuple(dict.fromkeys(names))
 
 
 def split_paths(tree: Any, arrays: Any) -> Iterator[KeyPath]:

@@ -81,7 +81,7 @@ def build_record(
         meshes=tuple(_mesh_row(shape) for shape in shapes),
         notes=(
             *model.prices.network.notes(), *found.notes, *_state_notes(model, result_specs),
-            *_loop_notes(model, decisions),
+            *_loop_notes(model, decisions), *_logical_notes(program),
         ),
     )  # fmt: skip
 
@@ -196,6 +196,21 @@ def _loop_notes(model: CostModel, decisions: Decisions) -> Iterator[str]:
                 f"{len(late)} sums over {where} are reduced in every trip; to reduce them once"
                 f" would take {human_bytes(sum(late))} more per device"
             )
+
+
+def _logical_notes(program: Program) -> list[str]:
+    """Axes that Flax's boxes name, and that neither a rule nor the mesh gives a meaning."""
+    signature = program.signature
+    unknown = [
+        name for name in signature.named
+        if name not in dict(signature.rules) and name not in signature.planned.axis_names
+    ]  # fmt: skip
+    if not unknown:
+        return []
+    return [
+        f"arguments name the axes {', '.join(unknown)}, for which there is no rule: not followed"
+        " (plan under flax.linen.logical_axis_rules(rules))"
+    ]
 
 
 def _mesh_row(shape: Shape) -> MeshRow:

@@ -11,6 +11,7 @@ from shardwright.search.tactics import Context, Limit, NotApplicable, Replicate,
 from shardwright.search.wishes import (
     Wish,
     add_possible,
+    axes_not_in_mesh,
     listed,
     matching,
     pinned_wishes,
@@ -76,7 +77,10 @@ def plan_schedule(context: Context, tactics: Sequence[Tactic] | None) -> Schedul
     free = any_strategy and not bound
     return Schedule(
         state, axes, allowed, overrides, free, pins, any_strategy, len(written) - len(ignored),
-        tuple(f"not followed: {said}" for said in dict.fromkeys(w.said for w in ignored)),
+        (
+            *(f"not followed: {said}" for said in dict.fromkeys(w.said for w in ignored)),
+            *axes_not_in_mesh(context),
+        ),
     )  # fmt: skip
 
 
