@@ -326,8 +326,14 @@ def sign(
         if not used:
             rest.append(leaf)
             continue
-        weak.append(is_weak(leaf))
         paths.append(_path_text(names, path))
+        if hasattr(leaf, "__jax_array__"):  # JAX takes no such arguments
+            kind, written = type(leaf).__name__, paths[-1]
+            raise ShardwrightError(
+                f"{written} is a {kind}, which stands for an array and is none",
+                try_=f"pass its array: {written}.value, say",
+            )
+        weak.append(is_weak(leaf))
         gone.append(which.idx in donated if side.idx == 0 else which.key in donated_names)
     return Signature(
         name, tuple(names), tuple(paths), tuple(weak), tuple(gone), tree, tuple(is_input),
