@@ -4,7 +4,7 @@
     python examples/multi_process.py --processes 1   # the same steps in one process
 
 On a cluster start the same program once per host with `--process N --coordinator HOST:PORT`.
-The plan is made once, by whoever plans, and read by all: that is what a plan file is for. The
+Every process asks for the plan; the first one makes it and the others take it. The
 state is created where it belongs, trained, written by all processes together through Orbax, and
 restored under another plan, whose shardings are all that Orbax needs to know.
 """
@@ -55,15 +55,14 @@ def train(directory: Path) -> list[str]:
     example = zoo.programs("tiny")["transformer_train"]
 
     def plan_of(name: str, *tactics: Any) -> sw.Plan:
-        """The plan of this name: made by the first process, read by the others."""
-        path = directory / f"{name}.json"
+        """The plan of this name: made by the first process, taken by the others, kept as a file."""
+        plan = sw.partition(
+            example.fn, *example.args, mesh=MESH, device="h100", tactics=tactics,
+            donate_argnums=example.donate_argnums,
+        )  # fmt: skip
         if jax.process_index() == 0:
-            sw.partition(
-                example.fn, *example.args, mesh=MESH, device="h100", tactics=tactics,
-                donate_argnums=example.donate_argnums,
-            ).save(path)  # fmt: skip
-        wait(f"plan {name}")
-        return sw.load(path).bind(example.fn, *example.args)
+            plan.save(directory / f"{name}.json")
+        return plan
 
     fsdp = plan_of("fsdp", sw.FSDP("data"), sw.Megatron("model"))
     megatron = plan_of("megatron", sw.DataParallel("data"), sw.Megatron("model"))
@@ -106,15 +105,6 @@ def restore(path: Path, like: Any, shardings: Any) -> Any:
     )
     with ocp.StandardCheckpointer() as checkpointer:
         return checkpointer.restore(path.absolute(), wanted)
-
-
-def wait(name: str) -> None:
-    """Returns when every process is here."""
-    import jax
-    from jax.experimental import multihost_utils
-
-    if jax.process_count() > 1:
-        multihost_utils.sync_global_devices(name)
 
 
 def start_all(options: argparse.Namespace) -> int:
