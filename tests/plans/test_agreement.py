@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import math
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-
-from examples.multi_process import free_port
 
 CHILD = Path(__file__).with_name("agreement_child.py")
 RAN = f"ran {32 * 8 * math.tanh(1.6):.2f}"
@@ -63,7 +62,10 @@ EXPECTED: dict[str, tuple[list[str], list[str]]] = {
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
     """What happened in each process, {case: text}."""
-    folder, port = tmp_path_factory.mktemp("job"), str(free_port())
+    folder = tmp_path_factory.mktemp("job")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))  # a port that nobody listens on
+        port = str(free.getsockname()[1])
     env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     children = [
         subprocess.Popen([sys.executable, str(CHILD), str(process), port, str(folder)], env=env)

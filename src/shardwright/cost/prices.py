@@ -96,7 +96,7 @@ class DevicePrices:
         assert work is not None
         local = points / math.prod(op.sizes)  # of its steps
         dots = sum(
-            dot_s(device, d.dtype, batch=math.ceil(d.times * local), m=d.m, n=d.n, k=d.k)
+            dot_s(device, d.dtype, batch=math.ceil(d.times * local), m=d.m, n=d.n, k=d.k, kept=True)
             for d in work.dots
         )
         return max(

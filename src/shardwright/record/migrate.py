@@ -5,7 +5,8 @@ whether the result is a plan is seen when it is decoded.
 
 1 -> 2: says how the function is called and who wrote the file.
 2 -> 3: causes are values, what the user asked for stands in one place.
-3 -> 4: the step over time, what arguments are, large intermediates, FLOPs.
+3 -> 4: the step over time, what arguments are, large intermediates, FLOPs; the latency of a torus
+  is per hop.
 """
 
 from __future__ import annotations
@@ -73,6 +74,9 @@ def _to_3(file: Plain) -> Plain:
 def _to_4(file: Plain) -> Plain:
     """A file of version 3 as one of version 4, which says less than a new one."""
     said = {"kinds": {}, "matrix_flops": 0.0, "timeline": {"bodies": [], "spans": []}, "arrays": []}
+    device = file.get("device")
+    if isinstance(device, dict) and device.get("topology") == "torus":
+        device["hop_latency_s"] = device.pop("latency_s", 0.0)
     return file | said
 
 
