@@ -405,10 +405,16 @@ class Plan:
 
         `against` is a profile of jax.profiler.trace, or its folder, to be laid beside it.
         """
+        from shardwright.report.trace import write_trace
+
+        write_trace(self.to_trace(against=against), path)
+
+    def to_trace(self, *, against: str | Path | None = None) -> dict[str, Any]:
+        """What `trace` writes, as plain data."""
         from shardwright.record.build import with_finer_timeline
         from shardwright.referee.profile import read_profile
         from shardwright.report.against import measured_events
-        from shardwright.report.trace import SPANS, chrome_trace, write_trace
+        from shardwright.report.trace import SPANS, chrome_trace
 
         record, bound = self.record, self._bound
         if bound is not None:
@@ -416,7 +422,7 @@ class Plan:
         trace = chrome_trace(record)
         if against is not None:
             trace["traceEvents"] += measured_events(read_profile(against))
-        write_trace(trace, path)
+        return trace
 
     def to_html(self) -> str:
         """The plan as one self-contained page."""
