@@ -70,18 +70,24 @@ def look(layer: Params, x: Array, source: Array) -> Array:
     return x + jnp.einsum("bthk,hkd->btd", transformer.attend(q, k, v), layer["wo"])
 
 
-def loss(config: Config, params: Params, batch: Any) -> Array:
-    """The mean cross-entropy of the next target token, given the source."""
+def forward(config: Config, params: Params, source: Array, tokens: Array) -> Array:
+    """Logits [B, T, V] for tokens [B, T], given a source [B, S]."""
     config = replace(config, positions="rotary")
-    x = params["source_embedding"][batch["source"]].astype(config.dtype)
+    x = params["source_embedding"][source].astype(config.dtype)
     for layer in transformer.cast(params["encoder"], config.dtype):
         x = hidden(config, layer, attention(config, layer, x, causal=False))
-    source = transformer.rms_norm(x, params["encoder_norm"])
-    y = transformer.embed(config, params, batch["tokens"])
+    encoded = transformer.rms_norm(x, params["encoder_norm"])
+    y = transformer.embed(config, params, tokens)
     for layer in transformer.cast(params["layers"], config.dtype):
         y = attention(config, layer["self"], y, causal=True)
-        y = hidden(config, layer["self"], look(layer["cross"], y, source))
-    return cross_entropy(transformer.unembed(config, params, y), batch["targets"])
+        y = hidden(config, layer["self"], look(layer["cross"], y, encoded))
+    return transformer.unembed(config, params, y)
+
+
+def loss(config: Config, params: Params, batch: Any) -> Array:
+    """The mean cross-entropy of the next target token, given the source."""
+    logits = forward(config, params, batch["source"], batch["tokens"])
+    return cross_entropy(logits, batch["targets"])
 
 
 def batch(config: Config, key: Array) -> dict[str, Array]:
