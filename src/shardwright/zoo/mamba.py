@@ -4,6 +4,7 @@ Dims: B batch, S sequence, D model, F inner, N state, R rank of the step size, W
 vocabulary.
 """
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,7 +73,8 @@ def init(config: Config, key: Array) -> Params:
 def convolve(x: Array, taps: Array) -> Array:
     """x [B, S, F] filtered along S by taps [W, F], each channel on its own, seeing the past."""
     padded = jnp.pad(x, ((0, 0), (taps.shape[0] - 1, 0), (0, 0)))
-    return sum(padded[:, i : i + x.shape[1]] * taps[i] for i in range(taps.shape[0]))
+    shifted = [padded[:, i : i + x.shape[1]] * taps[i] for i in range(taps.shape[0])]
+    return functools.reduce(jnp.add, shifted)
 
 
 def selective_scan(layer: Params, x: Array) -> Array:
