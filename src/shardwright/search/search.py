@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shardwright.analysis.table import human_seconds
 from shardwright.cost.cost import Cost
 from shardwright.cost.model import CostModel
 from shardwright.search.baselines import baselines
@@ -61,6 +62,7 @@ class Found:
     notes: tuple[str, ...] = ()  # what the user's code says and is not followed
     pins_in_code: int = 0  # shardings in the user's code that are followed
     fixed: Decisions | None = None  # what the user's tactics decide
+    history: tuple[tuple[str, int, float], ...] = ()  # (stage, evaluations, best seconds so far)
 
 
 def search(
@@ -216,6 +218,7 @@ class _Run:
             overrides, value = refine_layouts(objective, around, self.overrides)
             if value < best_s:
                 best_s, self.state, self.overrides = value, around, overrides
+            objective.improved(best_s)
             self._note(f"{len(self.overrides)} layouts overridden", best_s)
 
     def _unreduced(self, state: State, start: Mapping[int, Placement]) -> Mapping[int, Placement]:
@@ -249,7 +252,7 @@ class _Run:
         return objective
 
     def _note(self, what: str, value: float) -> None:
-        shown = "over memory" if value >= OVER_MEMORY_S else f"{value * 1e3:.4g} ms"
+        shown = "over memory" if value >= OVER_MEMORY_S else human_seconds(value)
         self.how.append(f"{what}: {shown}")
 
     def found(self, memory: int) -> Found:
@@ -272,5 +275,5 @@ class _Run:
             decisions, cost, self.certificate.against(cost.step_s), rows,
             self.objective.evaluations, tuple(self.how), self.interrupted, self.timed_out,
             self.objective.best, self.schedule.notes, self.schedule.pins_in_code,
-            pinned(self.space.root),
+            pinned(self.space.root), tuple(self.objective.history),
         )  # fmt: skip
