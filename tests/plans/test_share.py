@@ -189,7 +189,7 @@ BAD: dict[str, tuple[Any, dict[str, Any], str]] = {
     "contradiction": (
         evaluate, {"tactics": [sw.Pin("*['up']", 0, "data")]},
         "contradictory pins on weights['layers'][0]['up']: it is shared with another plan\n"
-        "  one     dim 0 over model, dim 1 over data\n"
+        "  one     dim 1 over data and model\n"
         "  other   Pin(\"*['up']\", 0, 'data')\n"
         "  try     the same Pin for the plan that is shared, or no Pin here",
     ),
