@@ -102,8 +102,10 @@ def model_of(row: Row) -> Config:
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {"tied": False, "gated": True},
     "mistral": {"tied": False, "gated": True},
-    "mpt": {"tied": True, "gated": False, "rotary": False},  # ALiBi: inside the kernel
-    "gpt3": {"tied": True, "gated": False, "rotary": False},
+    "mpt": {  # ALiBi is inside the kernel
+        "tied": True, "gated": False, "rotary": False, "fused_qkv": True,
+    },
+    "gpt3": {"tied": True, "gated": False, "rotary": False, "fused_qkv": True},
     "maxtext": {"tied": True, "gated": False, "parallel": True, "d_head": 256},
     "gpt-oss": {"tied": False, "gated": True, "d_head": 64, "experts": 128, "top_k": 4},
 }

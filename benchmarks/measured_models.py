@@ -52,6 +52,7 @@ class Config:
     gated: bool
     parallel: bool = False  # attention and MLP read the same norm and are added
     rotary: bool = True
+    fused_qkv: bool = False
     experts: int = 0
     top_k: int = 0
     keeps: str = "none"  # a key of KEEPS
@@ -83,13 +84,12 @@ def train_step(config: Config, name: str) -> Example:
 
 def _weights(config: Config) -> dict[str, Any]:
     d, f, k, e = config.d_model, config.d_ff, config.d_head, config.experts
-    layer = {
-        "norm1": ones(d),
-        "wq": dense(d, config.heads, k),
-        "wk": dense(d, config.kv_heads, k),
-        "wv": dense(d, config.kv_heads, k),
-        "wo": dense(config.heads, k, d),
-    }
+    layer = {"norm1": ones(d), "wo": dense(config.heads, k, d)}
+    if config.fused_qkv:
+        layer["wqkv"] = dense(d, 3, config.heads, k)
+    else:
+        layer["wq"] = dense(d, config.heads, k)
+        layer |= {name: dense(d, config.kv_heads, k) for name in ("wk", "wv")}
     expert = (e,) if e else ()
     layer |= {"w1": dense(*expert, d, f), "w2": dense(*expert, f, d)}
     layer |= {"w3": dense(*expert, d, f)} if config.gated else {}
@@ -125,9 +125,13 @@ def _block(config: Config, layer: Any, x: jax.Array) -> jax.Array:
     """One layer on the residual stream x [B, S, D]."""
     dot = functools.partial(_dot, config)
     normed = _norm(x, layer["norm1"])
-    q = checkpoint_name(dot("bsd,dhk->bshk", normed, layer["wq"]), "q")
-    k = checkpoint_name(dot("bsd,dnk->bsnk", normed, layer["wk"]), "k")
-    v = checkpoint_name(dot("bsd,dnk->bsnk", normed, layer["wv"]), "v")
+    if config.fused_qkv:
+        q, k, v = jnp.moveaxis(dot("bsd,dchk->bschk", normed, layer["wqkv"]), 2, 0)
+    else:
+        q = dot("bsd,dhk->bshk", normed, layer["wq"])
+        k = dot("bsd,dnk->bsnk", normed, layer["wk"])
+        v = dot("bsd,dnk->bsnk", normed, layer["wv"])
+    q, k, v = (checkpoint_name(x, name) for x, name in ((q, "q"), (k, "k"), (v, "v")))
     if config.rotary:
         q, k = _rotate(q), _rotate(k)
     if config.splash_block:
