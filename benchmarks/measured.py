@@ -93,6 +93,7 @@ def model_of(row: Row) -> Config:
         batch=int(row["global_batch"]),
         keeps=_keeps(row["remat"]),
         reduce_f32="DEFAULT" in row["precision"] or "torchtitan" in row["source"],
+        eager=row.model.startswith(("mpt", "gpt-oss")) or "eager" in row["precision"],
         **_kernel(row),
         **{"d_head": number["d_model"] // heads, **FAMILIES[family]},
     )
@@ -103,7 +104,10 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {"tied": False, "gated": True},
     "mistral": {"tied": False, "gated": True},
     "mpt": {  # ALiBi is inside the kernel
-        "tied": True, "gated": False, "rotary": False, "fused_qkv": True,
+        "tied": True,
+        "gated": False,
+        "rotary": False,
+        "fused_qkv": True,
     },
     "gpt3": {"tied": True, "gated": False, "rotary": False, "fused_qkv": True},
     "maxtext": {"tied": True, "gated": False, "parallel": True, "d_head": 256},
