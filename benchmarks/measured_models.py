@@ -182,9 +182,12 @@ def _experts(config: Config, layer: Any, x: jax.Array) -> jax.Array:
     token = (order // k)[:, slots]  # [B, E, C]
     weight = jnp.take_along_axis(weight.reshape(b, s * k), order, axis=1)[:, slots]
     sent = jax.vmap(lambda x, token: x[token])(x, token)
+    sent = eager.unary(sent) if config.eager else sent  # what arrives is sorted by expert
     hidden = dot("becd,edf->becf", sent, layer["w1"])
     hidden = _gate(config, hidden, dot("becd,edf->becf", sent, layer["w3"]))
-    done = dot("becf,efd->becd", hidden, layer["w2"]) * weight[..., None].astype(x.dtype)
+    done = dot("becf,efd->becd", hidden, layer["w2"])
+    done = eager.unary(done) if config.eager else done  # and back
+    done = done * weight[..., None].astype(x.dtype)
     return jax.vmap(lambda done, token: jnp.zeros_like(x[0]).at[token].add(done))(done, token)
 
 
