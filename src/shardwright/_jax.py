@@ -23,7 +23,8 @@ class Frame(NamedTuple):
     function: str
 
     def __str__(self) -> str:
-        return f"{self.file.rsplit('/', 1)[-1]}:{self.line} {self.function}"
+        function = self.function.rpartition("<locals>.")[2]
+        return f"{self.file.rsplit('/', 1)[-1]}:{self.line} {function}"
 
 
 def frames(source_info: Any) -> Iterator[Frame]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ast
-import json
-from pathlib import Path
 from typing import Any
 
 import click
 
-from shardwright.cli_input import find_arguments, find_object, parse_bytes, parse_mesh, parse_tactic
+from shardwright.cli.input import find_arguments, find_object, parse_bytes, parse_mesh, parse_tactic
+from shardwright.cli.output import say, say_json, working, writable, write
 from shardwright.compare import compare as compare_all
 from shardwright.errors import ShardwrightError
 
@@ -60,7 +59,12 @@ ARGUMENTS = "example_args"
     help="Look up plans that were made before.",
 )
 @click.option("--save", type=click.Path(dir_okay=False), help="Write the best plan as JSON.")
-@click.option("--html", type=click.Path(dir_okay=False), help="Write the comparison as a page.")
+@click.option(
+    "--html",
+    type=click.Path(dir_okay=False, allow_dash=True),
+    callback=writable,
+    help="Write the comparison as a page; - is standard output.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
 def compare(targets: tuple[str, ...], arguments: str, **given: Any) -> None:  # fmt: skip
     """Plan variants on several meshes and devices. Exit code 1 when nothing fits.
@@ -78,7 +82,8 @@ def compare(targets: tuple[str, ...], arguments: str, **given: Any) -> None:  # 
         args = () if own else find_arguments(module, arguments)
         variants[target.rpartition(":")[2] if len(targets) > 1 else target] = (fn, args)
     (first, args), *_ = variants.values()
-    found = compare_all(
+    with working("comparing"):
+        found = compare_all(
         *((first, *args) if grid else (variants,)), grid=grid or None,
         mesh=[parse_mesh(text) for text in given["meshes"]], device=list(given["devices"]),
         memory=parse_bytes(given["memory"]), per=given["per"], processes=given["processes"],
@@ -89,18 +94,10 @@ def compare(targets: tuple[str, ...], arguments: str, **given: Any) -> None:  # 
     if given["save"] and found.best is not None:
         found.best.save(given["save"])
     if given["html"]:
-        write_page(given["html"], found.to_html())
-    click.echo(json.dumps(found.to_dict(), indent=1) if given["as_json"] else str(found))
+        write(given["html"], found.to_html())
+    say_json(found.to_dict()) if given["as_json"] else say(str(found))
     if found.best is None:
         raise click.exceptions.Exit(1)
-
-
-def write_page(path: str, page: str) -> None:
-    """Writes a page; an error that says why where that cannot be done."""
-    try:
-        Path(path).write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise ShardwrightError(f"cannot write {path}: {error.strerror}") from None
 
 
 def _axis(text: str) -> tuple[str, list[Any]]:
