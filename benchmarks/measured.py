@@ -158,7 +158,7 @@ def replay(row: Row) -> Replay:
     plan = sw.partition(
         example.fn, *example.args, mesh=mesh, device=row.device, tactics=tactics,
         memory=NO_LIMIT, donate_argnums=example.donate_argnums,
-        overlap=ASYNC_TP if "async TP" in row["mesh"] else None,
+        **({"overlap": ASYNC_TP} if "async TP" in row["mesh"] else {}),
     )  # fmt: skip
     return Replay(row, plan.cost)
 
