@@ -21,6 +21,7 @@ from typing import Any
 
 import shardwright as sw
 from benchmarks.measured_models import Config, train_step
+from benchmarks.measured_report import page, plot, table
 from shardwright.cost.cost import Cost
 
 HERE = Path(__file__).resolve().parent
@@ -163,21 +164,6 @@ def replay(row: Row) -> Replay:
     return Replay(row, plan.cost)
 
 
-def table(replays: Sequence[Replay]) -> str:
-    """One line per row, the worst first."""
-    lines = [
-        "| published step | measured | predicted | ratio | compute | links |",
-        "|---|---|---|---|---|---|",
-    ]
-    for one in sorted(replays, key=lambda one: -abs(math.log(one.ratio))):
-        cost = one.cost
-        lines.append(
-            f"| {one.row.name} | {one.row.measured_s:.3f} s | {cost.step_s:.3f} s "
-            f"| {one.ratio:.2f} | {cost.compute_s:.3f} s | {cost.link_s:.3f} s |"
-        )
-    return "\n".join(lines)
-
-
 def summary(replays: Sequence[Replay]) -> dict[str, float]:
     """Median and 90th percentile of the absolute error, and the worst ratio."""
     errors = sorted(one.error for one in replays)
@@ -193,6 +179,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", default=str(HERE / "measured.csv"), help="another table of rows")
     parser.add_argument("--only", default="", help="a part of the names of rows")
+    parser.add_argument("--write", action="store_true", help="docs/fidelity.md and its plot")
     given = parser.parse_args(argv)
     rows = [row for row in read_rows(Path(given.rows)) if given.only in row.name]
     replays = [replay(row) for row in rows]
@@ -200,6 +187,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     found = summary(replays)
     for name, value in found.items():
         print(f"{name} {value:.3f} (bar {BARS[name]:g})")
+    if given.write:
+        docs = HERE.parent / "docs"
+        (docs / "fidelity.md").write_text(page(replays, found, BARS), encoding="utf-8")
+        (docs / "pictures" / "measured.svg").write_text(plot(replays), encoding="utf-8")
     return int(any(value > BARS[name] for name, value in found.items()))
 
 
