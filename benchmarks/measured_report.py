@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Sequence
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardwright.cost.devices import device
@@ -139,7 +140,8 @@ def plot(replays: Sequence[Replay]) -> str:
     for i, (name, color) in enumerate(COLORS.items()):
         at = MARGIN + 98 * i
         parts.append(
-            f'<circle cx="{at}" cy="20" r="4" fill="{color}"/><text x="{at + 8}" y="24">{name}</text>'
+            f'<circle cx="{at}" cy="20" r="4" fill="{color}"/>'
+            f'<text x="{at + 8}" y="24">{name}</text>'
         )
     parts.append(
         f'<text x="{WIDTH / 2}" y="{HEIGHT - 8}" text-anchor="middle">'
@@ -153,48 +155,9 @@ def page(replays: Sequence[Replay], found: dict[str, float], bars: dict[str, flo
     right, pairs = (
         sum(n) for n in zip(*map(ordered_pairs, ladders(replays).values()), strict=True)
     )
-    return f"""# Predicted and measured
-
-Others have published how long their steps take. `benchmarks/measured.csv` has {len(replays)} of them, each with its source: MaxText
-on TPU v5e, v5p and v6e, one slice and many; PyTorch FSDP on A100 and H100; TorchTitan; experts on B200. This page is
-written by `python -m benchmarks.measured --write`, which replays them: the model as its codebase has it
-(`benchmarks/measured_models.py`), the published mesh, the published strategy as tactics, and what Shardwright predicts.
-
-| | found | bar |
-|---|---|---|
-| median error of a step | {found["median"]:.1%} | {bars["median"]:.0%} |
-| 90th percentile | {found["p90"]:.1%} | {bars["p90"]:.0%} |
-| worst | {found["worst"]:.2f} x | {bars["worst"]:g} x |
-| pairs in a ladder whose order is predicted | {right} of {pairs} | all |
-
-![predicted over measured](pictures/measured.svg)
-
-Before anything was fitted to them the same rows gave a median error of 14.7 %, a 90th percentile of 25.7 % and a worst of 6.3 x.
-
-## Ladders, and pairs that differ in strategy
-
-{ladder_table(replays)}
-
-## What was fitted
-
-Everything else is from data sheets, from NVIDIA's tables of NCCL and GEMM, or from the TPU compiler (`devices.toml` has the source
-beside each number). To these rows were fitted, none for a single row:
-
-{constants()}
-
-Two more numbers are in the replay, not in the product: flash attention on GPUs runs at 0.6 of the rate of large dots (measurements of
-FlashAttention-2), and asynchronous tensor parallelism hides activations as much as weights.
-
-## What remains, and why
-
-- *Experts on B200* take longer than predicted: the published run computes attention with sinks and permutes tokens in kernels that we do not
-  have; the replay has one microbatch where the run has five.
-- *MPT 70B on 64 A100 of 40 GB* ran at its memory limit, where PyTorch frees and asks for memory again; nothing of that is modelled.
-- *GPT-3 on v6e* gathers 350 GB of weights per step over both axes of a 16 x 16 torus: its links, or its clocks, are slower than the model's.
-- *From one slice to two* the published steps grow by 2 to 6 %, the predicted ones by 1 to 3 %: waiting for the slowest of many hosts is not modelled.
-- *PyTorch without compilation* is replayed with kernels that read and write memory on their own (`benchmarks/measured_eager.py`); its launches are not.
-
-## All rows, the worst first
-
-{table(replays)}
-"""
+    template = (Path(__file__).parent / "fidelity.md.in").read_text(encoding="utf-8")
+    return template.format(
+        rows=len(replays), right=right, pairs=pairs, ladders=ladder_table(replays),
+        constants=constants(), table=table(replays), **found,
+        **{f"bar_{name}": value for name, value in bars.items()},
+    )  # fmt: skip
