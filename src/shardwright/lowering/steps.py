@@ -10,7 +10,7 @@ from shardwright.cost.model import CostModel, partitioned
 from shardwright.lowering import actions as do
 from shardwright.lowering.actions import Action, Actions
 from shardwright.lowering.convolution import convolution
-from shardwright.lowering.ragged import ragged_dot
+from shardwright.lowering.ragged import GROUPED, ragged_dot
 from shardwright.lowering.reductions import Deferred, find_deferred, partial_sums
 from shardwright.lowering.specs import Shardings, Spec, Way
 from shardwright.lowering.workarounds import WORKAROUNDS, picked_dims
@@ -159,7 +159,7 @@ def _compute(given: _Given, op: Op, ways: list[Way]) -> Action:
     split = any(c != REPLICATED for c in given.choice(op).claims)
     if op.name == "pallas_call" and split and read_from_grid(op.eqn.params):
         return do.OnShards(_reads(given, op), tuple(way[0] for way in ways))
-    if op.name == "ragged_dot_general":  # no compiler knows where a group begins
+    if op.name in GROUPED:  # no compiler knows where a group begins
         return ragged_dot(given.partitioned, op) or do.Compute()
     if op.name in WORKAROUNDS["entry held alone"].primitives:
         dims = picked_dims(given.partitioned, op, _reads(given, op)[0])
