@@ -55,7 +55,6 @@ def _dot_s(
     if min(batch, m, n, k) <= 0:
         return 0.0
     rate = device.matrix_flops_per_s(dtype, precision=precision) * device.matrix_efficiency
-    rate *= device.matrix_sustained
     flops = 2.0 * batch * min(_padded(device, m, n, k), _padded(device, n, m, k))
     tile_m, tile_n, _ = device.matrix_tile
     tiles = batch * math.ceil(m / tile_m) * math.ceil(n / tile_n) * max(1, k // SPLIT_K)
