@@ -46,9 +46,7 @@ def main(tokens: int = 8) -> bool:
     params, cache, prompt = zoo.materialize(reads)
     plain = generate(jax.jit(reads.fn), jax.jit(writes.fn), params, cache, prompt, tokens)
     params, cache, prompt = reading.place(params, cache, prompt)
-    planned = generate(
-        reading.jit(reads.fn), writing.jit(writes.fn), params, cache, prompt, tokens
-    )
+    planned = generate(reading.jit(reads.fn), writing.jit(writes.fn), params, cache, prompt, tokens)
     for sequence in list(zip(*planned, strict=True))[:2]:
         print(*sequence)
     print("the same tokens as on one device" if planned == plain else "other tokens: DIFFERENT")

@@ -75,6 +75,14 @@ class StartSum:
 
 
 @dataclass(frozen=True, slots=True)
+class StayInLoop:
+    """What moves in every trip of the loop around is not hoisted, though no operand changes."""
+
+    def __str__(self) -> str:
+        return "stay in the loop"
+
+
+@dataclass(frozen=True, slots=True)
 class ClampStarts:
     """The starts of a dynamic slice leave room for it."""
 
@@ -217,7 +225,7 @@ class Store:
 
 
 Action = (
-    Constrain | BeforeLoop | StartSum | ClampStarts
+    Constrain | BeforeLoop | StartSum | StayInLoop | ClampStarts
     | Compute | Rematerialize | PickEntries | OnShards | Convolve | RaggedDot
     | PartialSums | PassSums
     | Reduce | Store

@@ -18,7 +18,7 @@ from shardwright.program.fingerprint import argument_types
 from shardwright.program.interpret import Key
 from shardwright.program.printing import format_call
 from shardwright.program.ties import CONSTS, ENTRIES, EXITS, INITS
-from shardwright.program.types import LITERAL, Op, Program
+from shardwright.program.types import LITERAL, TOP, Op, Program
 from shardwright.rules.pallas import read_from_grid
 from shardwright.spmd.decisions import Decisions
 from shardwright.spmd.follow import Choice
@@ -97,6 +97,9 @@ def _actions(given: _Given, op: Op) -> Iterator[Action]:
         return
     unreduced = not given.deferred.values.isdisjoint(op.operands)
     if not op.tie:
+        reduced_later = not given.deferred.values.isdisjoint(op.results)
+        if op.region != TOP and not reduced_later and _moves_results(given.choice(op)):
+            yield do.StayInLoop()
         if op.name in WORKAROUNDS["merged starts"].primitives:
             yield do.ClampStarts()
         computing = _pass_sums(op) if unreduced else _compute(given, op, ways)
@@ -106,6 +109,12 @@ def _actions(given: _Given, op: Op) -> Iterator[Action]:
         yield from (do.Store(i, way) for i, way in enumerate(ways))
     elif op.results[0] not in given.deferred.values:
         yield do.Reduce(ways[0][-1])
+
+
+def _moves_results(choice: Choice) -> bool:
+    """Whether computing an op, or storing its results, moves data between devices."""
+    moves = (*choice.exchanges, *(m for route in choice.result_moves for m in route))
+    return bool(choice.partial) or any(m.kind != SLICE for m in moves)
 
 
 def _constrain(given: _Given, op: Op) -> Iterator[do.Constrain]:
