@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -90,7 +91,36 @@ def job() -> Job | None:
 
 def trace(jitted: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The jax.stages.Traced of a jitted function: nothing is executed or allocated."""
-    return jitted.trace(*args, **kwargs)  # type: ignore[attr-defined]
+    _know_cudnn()
+    _tracing.here = True
+    try:
+        return jitted.trace(*args, **kwargs)  # type: ignore[attr-defined]
+    finally:
+        _tracing.here = False
+
+
+_tracing = threading.local()
+# The version that cuDNN's attention is traced for where there is none, of jax[cuda12] 0.10.
+_CUDNN_VERSION = 91900
+
+
+@lru_cache(maxsize=1)
+def _know_cudnn() -> None:
+    """Lets cuDNN's attention be traced, not run, on a machine without cuDNN."""
+    from jax._src.cudnn import fused_attention_stablehlo as cudnn
+
+    if cudnn.cuda_versions is not None:
+        return
+    version, capability = cudnn.check_cudnn_version, cudnn.check_compute_capability
+
+    def known_version() -> int:
+        return _CUDNN_VERSION if getattr(_tracing, "here", False) else version()
+
+    def known_capability(least: str) -> bool:
+        return getattr(_tracing, "here", False) or capability(least)
+
+    cudnn.check_cudnn_version = known_version
+    cudnn.check_compute_capability = known_capability
 
 
 def without_refs(closed: Any) -> Any:
