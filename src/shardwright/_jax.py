@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
-from jax._src import core, source_info_util
+from jax._src import core, distributed, source_info_util
 from jax.extend.core import jaxpr_as_fun
 
 Literal = core.Literal
@@ -59,9 +60,67 @@ def open_jaxpr(jaxpr: Any) -> tuple[Any, list[Any]]:
     return (jaxpr.jaxpr, list(jaxpr.consts)) if isinstance(jaxpr, ClosedJaxpr) else (jaxpr, [])
 
 
+class Job(NamedTuple):
+    """This process among those that jax.distributed.initialize() has joined, and their store."""
+
+    process: int
+    processes: int
+    store: Any
+
+    def put_bytes(self, key: str, value: bytes) -> None:
+        """Publishes a value for all processes."""
+        self.store.key_value_set_bytes(key, value)
+
+    def wait_bytes(self, key: str, seconds: float) -> bytes:
+        """The value that some process publishes; TimeoutError after so many seconds."""
+        try:
+            return self.store.blocking_key_value_get_bytes(key, int(seconds * 1e3))
+        except jax.errors.JaxRuntimeError as error:
+            if "DEADLINE_EXCEEDED" in str(error):
+                raise TimeoutError(key) from None
+            raise
+
+
+def job() -> Job | None:
+    """The job of several processes that this one is in; None where it is alone."""
+    state = distributed.global_state
+    if state.client is None or state.num_processes is None or state.num_processes < 2:
+        return None
+    return Job(state.process_id, state.num_processes, state.client)
+
+
 def trace(jitted: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The jax.stages.Traced of a jitted function: nothing is executed or allocated."""
-    return jitted.trace(*args, **kwargs)  # type: ignore[attr-defined]
+    _know_cudnn()
+    _tracing.here = True
+    try:
+        return jitted.trace(*args, **kwargs)  # type: ignore[attr-defined]
+    finally:
+        _tracing.here = False
+
+
+_tracing = threading.local()
+# The version that cuDNN's attention is traced for where there is none, of jax[cuda12] 0.10.
+_CUDNN_VERSION = 91900
+
+
+@lru_cache(maxsize=1)
+def _know_cudnn() -> None:
+    """Lets cuDNN's attention be traced, not run, on a machine without cuDNN."""
+    from jax._src.cudnn import fused_attention_stablehlo as cudnn
+
+    if cudnn.cuda_versions is not None:
+        return
+    version, capability = cudnn.check_cudnn_version, cudnn.check_compute_capability
+
+    def known_version() -> int:
+        return _CUDNN_VERSION if getattr(_tracing, "here", False) else version()
+
+    def known_capability(least: str) -> bool:
+        return getattr(_tracing, "here", False) or capability(least)
+
+    cudnn.check_cudnn_version = known_version
+    cudnn.check_compute_capability = known_capability
 
 
 def without_refs(closed: Any) -> Any:
@@ -477,3 +536,56 @@ def key_impl(dtype: Any) -> Any:
 def jaxprs_in(eqn: Any) -> list[Any]:
     """The open jaxprs that an equation holds."""
     return list(core.jaxprs_in_params(eqn.params))
+
+
+# Where JAX keeps the grouped matrix multiplications of megablox.
+_MEGABLOX = "/pallas/ops/tpu/megablox/"
+
+
+def library_call(eqn: Any) -> str | None:
+    """The name of a library's function that is one op, though JAX traces its insides; else None.
+
+    Megablox with an offset, or adding to an array that is there, is not one of them.
+    """
+    if eqn.primitive.name != "jit" or eqn.params["name"] not in ("gmm", "tgmm"):
+        return None
+    source = eqn.params["jaxpr"].jaxpr.debug_info.func_src_info or ""
+    if _MEGABLOX not in source or len(eqn.invars) != 3:
+        return None
+    return f"megablox_{eqn.params['name']}"
+
+
+class Megablox(NamedTuple):
+    """The static arguments of a grouped matrix multiplication."""
+
+    tiling: tuple[int, int, int]  # of rows, contraction and columns of `gmm`
+    transposed: bool  # the weights are [groups, columns, contraction]
+    interpret: Any
+
+
+def megablox_of(params: Mapping[str, Any]) -> Megablox:
+    """The static arguments of a call of megablox, read from the kernel that it was traced to."""
+    (kernel,) = [
+        eqn for eqn in params["jaxpr"].jaxpr.eqns if eqn.primitive.name == "pallas_call"
+    ]  # fmt: skip
+    mapping = kernel.params["grid_mapping"]
+    rows_and_k, *_, out = [
+        [getattr(b, "block_size", 1) for b in m.block_shape] for m in mapping.block_mappings
+    ]
+    rows, k = rows_and_k
+    columns = mapping.block_mappings[1].index_map_jaxpr.jaxpr  # its first grid dim, of gmm
+    transposed = params["name"] == "gmm" and columns.outvars[-1] is not columns.invars[0]
+    return Megablox((rows, k, out[-1]), transposed, kernel.params["interpret"])
+
+
+def megablox(params: Mapping[str, Any], args: Sequence[Any], groups: int, offset: Any) -> Any:
+    """The product of a call of megablox on other shapes: of so many groups from `offset` on."""
+    module = importlib.import_module("jax.experimental.pallas.ops.tpu.megablox.gmm")
+    how = megablox_of(params)
+    dtype = params["jaxpr"].out_avals[0].dtype
+    if params["name"] == "gmm":
+        return module.gmm(
+            *args, dtype, how.tiling, offset, transpose_rhs=how.transposed,
+            interpret=how.interpret,
+        )  # fmt: skip
+    return module.tgmm(*args, dtype, how.tiling, offset, groups, interpret=how.interpret)

@@ -11,7 +11,9 @@ from typing import Any
 
 import jax
 
+from shardwright import _jax
 from shardwright import cache as plan_cache
+from shardwright.agreement import Proposal, take_plan
 from shardwright.analysis.analysis import Analysis, analyze_program, check_labels
 from shardwright.cost.devices import Device
 from shardwright.errors import ShardwrightError
@@ -20,6 +22,7 @@ from shardwright.mesh import Mesh
 from shardwright.options import Options, read_options
 from shardwright.plan import Bound, Plan
 from shardwright.program.arguments import asks_which
+from shardwright.program.fingerprint import content
 from shardwright.program.pins import argument_pins
 from shardwright.program.tracing import trace_call
 from shardwright.program.types import Program
@@ -110,13 +113,33 @@ def plan_call(
     fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], options: Options
 ) -> Plan:
     """The whole pipeline: partition() of one call, whatever its arguments are called."""
+    together = _jax.job()
+    if together is None:
+        return plan_once(fn, *_traced(fn, args, kwargs, options), options)
+
+    def propose() -> Proposal:
+        program, meshes = _traced(fn, args, kwargs, options)
+        decides = plan_cache.deciding(program, meshes, options)
+        return Proposal(
+            decides | {"program": content(program, lines=False)},
+            lambda: plan_once(fn, program, meshes, options),
+            lambda record: Plan(record).bind_program(fn, program),
+        )
+
+    return take_plan(together, propose)  # one process plans, all take that plan
+
+
+def _traced(
+    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], options: Options
+) -> tuple[Program, list[Mesh]]:
+    """(the program of a call, the meshes it may be planned for)."""
     meshes = candidate_meshes(options.mesh, options.device, options.devices)
     widest = max(meshes, key=lambda mesh: len(mesh.axes))  # the code may name any axis
     program = trace_call(  # ops, values, source lines, argument paths
         fn, args, kwargs, options.static_argnums, options.donate_argnums, widest, options.tie
     )
     program.pins += argument_pins(program.inputs, program.signature.leaves(args, kwargs))
-    return plan_once(fn, program, meshes, options)
+    return program, meshes
 
 
 def plan_once(

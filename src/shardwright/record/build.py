@@ -19,6 +19,7 @@ from shardwright.cost.timeline import KINDS, Timeline, find_timeline, value_kind
 from shardwright.lowering.specs import Shardings, Spec, border_specs
 from shardwright.program.fingerprint import argument_types, fingerprint, result_types
 from shardwright.program.types import NO_OP, Program, format_type
+from shardwright.record.opaque import opaque_notes
 from shardwright.record.types import (
     ArgumentKind,
     ArrayRow,
@@ -94,7 +95,10 @@ def build_record(
             tuple(Improvement(*row) for row in found.history),
         ),
         meshes=tuple(_mesh_row(shape) for shape in shapes),
-        notes=(*model.prices.network.notes(), *found.notes, *_state_notes(model, result_specs)),
+        notes=(
+            *model.prices.network.notes(), *found.notes, *_state_notes(model, result_specs),
+            *opaque_notes(program),
+        ),
     )  # fmt: skip
 
 
