@@ -22,6 +22,7 @@ from shardwright.cost.schedule import breadth_first, program_order
 from shardwright.mesh import Mesh
 from shardwright.program.tracing import trace
 from shardwright.referee.verify import peak_bytes
+from shardwright.rules.indexing import SCATTER_WORDS
 from shardwright.spmd.decisions import Decisions, empty
 
 HOST = device("cpu")
@@ -83,6 +84,15 @@ def after_a_scatter(x: Any, v: Any) -> Any:
     return jnp.tanh(jnp.zeros((N, N)).at[order].add(x)) @ v
 
 
+def scattered_in_rows(x: Any, i: Any, v: Any) -> Any:
+    """The indices that the loop reads name the row as well: two for each update."""
+    numbers = lax.ScatterDimensionNumbers(
+        update_window_dims=(), inserted_window_dims=(1,), scatter_dims_to_operand_dims=(1,),
+        operand_batching_dims=(0,), scatter_indices_batching_dims=(0,),
+    )  # fmt: skip
+    return lax.scatter_max(x, i, v, numbers, mode="promise_in_bounds")
+
+
 def padded_for_two(x: Any) -> Any:
     wide = jnp.pad(x, 1)
     return jnp.sin(wide[1:]), jnp.cos(wide[:-1])
@@ -114,6 +124,10 @@ HABITS: dict[str, tuple[Any, list[Any], int, float]] = {
     # Without the habit the most is held in the loop: the stack and what the round puts there.
     "after a loop": (after_a_loop, [X, THIN], (LENGTH - 1) * ARRAY, 0.15),
     "after a scatter": (after_a_scatter, [X, THIN], ARRAY - 4 * N, 0.15),  # its indices are gone
+    "indices of a batch": (
+        scattered_in_rows, [X, jax.ShapeDtypeStruct((N, N, 1), jnp.int32), X],
+        2 * ARRAY + SCATTER_WORDS * 64, 0.15,
+    ),
     "padded for two readers": (padded_for_two, [X], 4 * (N + 2) ** 2, 0.10),
     "what can run does": (waits, [X, WEIGHT, THIN], ARRAY, 0.15),
 }  # fmt: skip

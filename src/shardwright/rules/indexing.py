@@ -92,9 +92,18 @@ def _scatter(op: OpShape) -> Rule:
         reduce={} if kind is None else dict.fromkeys(combined, kind), replicate=replicate,
         linear=(0, 2) if kind == "add" else (),
         unit=NOTHING if op.name == "scatter" else VECTOR, work=0.0, even=indices[:-1],
-        expanded=Expanded(words=0 if one_update else SCATTER_WORDS),
+        expanded=Expanded(
+            _whole_indices(op, len(numbers.operand_batching_dims)),
+            0 if one_update else SCATTER_WORDS,
+        ),
     )  # fmt: skip
     return rule if op.name == "scatter" else with_work(rule, math.prod(update_shape))
+
+
+def _whole_indices(op: OpShape, batch: int) -> tuple[tuple[int, float], ...]:
+    """The copy of indices that names the batch dims as well, which XLA:CPU knows no others than."""
+    components = op.operands[1].shape[-1]
+    return ((1, (components + batch) / components),) if batch and components else ()
 
 
 @register("dynamic_slice")
