@@ -449,11 +449,11 @@ class Plan:
             trace["traceEvents"] += measured_events(read_profile(against))
         return trace
 
-    def to_html(self) -> str:
-        """The plan as one self-contained page."""
-        from shardwright.report.html import to_html
+    def to_html(self, beside: Plan | None = None) -> str:
+        """The plan as one self-contained page; with another plan, both side by side."""
+        from shardwright.report.html import side_by_side, to_html
 
-        return to_html(self.record)
+        return to_html(self.record) if beside is None else side_by_side(self.record, beside.record)
 
 
 @dataclass(frozen=True)
