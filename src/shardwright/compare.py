@@ -95,6 +95,8 @@ def compare(
     options = {f.name: given.pop(f.name) for f in fields(Options) if f.name in given}
     jobs = read_jobs(read_variants(variants, args, given, grid), mesh, device, options)
     unit, items = count(jobs, per)
+    if options.get("share"):  # whose functions are traced while planning: no work for a child
+        processes = 1
     found = plan_jobs(jobs, items, processes)
     rows = make_rows(jobs, found, items)
     best = best_row(rows)
@@ -174,7 +176,7 @@ def look(job: Job) -> Found:
 def search_job(job: Job) -> Found:
     """The plan of a job, or why there is none."""
     assert job.analysis is not None
-    options = replace(job.options, progress=None)
+    options = replace(job.options, progress=lambda _: None)  # rows are not told one by one
     try:
         return _planned(plan_program(job.variant.fn, job.analysis, job.meshes, options).record)
     except ShardwrightError as error:
