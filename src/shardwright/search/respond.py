@@ -8,6 +8,7 @@ from contextlib import suppress
 
 import numpy as np
 
+from shardwright.cost.hiding import hidden_s
 from shardwright.search.axis_placements import find_axis_placements
 from shardwright.search.blocks import Spent, Work, find_blocks
 from shardwright.search.objective import Objective
@@ -67,10 +68,14 @@ class Responses:
         known = self._seconds.get(key)
         if known is None:
             known = np.zeros(len(self.axes[axis]))
+            columns = np.zeros((len(known), self.space.model.graph.hiding.columns))
             for block in self._blocks:
                 kinds = block.kinds(chosen)
-                table = block.response(axis, (*kinds[:axis], *kinds[axis + 1 :]))
-                known += table[block.kind[axis]]
+                parts = block.response(axis, (*kinds[:axis], *kinds[axis + 1 :]))
+                known += parts.seconds[block.kind[axis]]
+                if block.columns:
+                    columns[:, block.columns] += parts.columns[block.kind[axis]]
+            known -= hidden_s(columns)
             self._seconds[key] = known
         return known
 

@@ -23,6 +23,7 @@ class Slack(NamedTuple):
 
     phases: int
     phase: list[int]  # [ops] in which each is computed
+    value_phase: list[int]  # [values] in which each is written, an argument last read
     operands: list[tuple[int, ...]]  # [ops][operands but literals]
     results: list[int]  # [ops] all results of an op alike
 
@@ -47,7 +48,12 @@ def find_slack(program: Program) -> Slack:
         there = begins[op.body[0]] if op.tie is Tie.SCAN_XS else phase[op.index]
         ahead = op.tie is Tie.SCAN_XS or (passes and op.tie not in EXITS and all(found))
         results.append(there if late or ahead else BLOCKS)
-    return Slack(1 + max(phase, default=0), phase, operands, results)
+    uses = program.uses()
+    value_phase = [
+        phase[v.op if v.op != NO_OP else uses[v.index][-1]] if v.op != NO_OP or uses[v.index] else 0
+        for v in program.values
+    ]
+    return Slack(1 + max(phase, default=0), phase, value_phase, operands, results)
 
 
 def _phases(program: Program) -> tuple[list[int], list[int], list[int]]:
