@@ -70,7 +70,7 @@ def partition(
     labels: Mapping[str, str] | None = None,
     devices: int | None = None,
     unshare: bool = False,
-    overlap: float = 0.0,
+    overlap: float | None = None,
     tie: bool = True,
     **kwargs: Any,
 ) -> Plan:
@@ -90,7 +90,8 @@ def partition(
     - `unshare`: let single layers differ from their like where that pays;
     - `tie`: a result with the structure of an argument is stored as that argument is, ready for
       the next step; False lets them differ;
-    - `overlap`: the part of the shorter of compute and links that hides behind the longer.
+    - `overlap`: of the shorter of compute and links the part that hides behind the longer; when
+      None, what hides follows from the program and the device (docs/cost.md).
     """
     options = read_options(
         mesh=mesh, device=device, memory=memory, tactics=tactics, seconds=seconds,

@@ -14,7 +14,7 @@ import numpy as np
 
 from shardwright.analysis.analysis import Analysis
 from shardwright.cost.cost import Cost
-from shardwright.cost.liveness import NO_POINT, SAME_BUFFER, region_ends
+from shardwright.cost.liveness import NO_POINT, SAME_BUFFER, gathered_ahead, region_ends
 from shardwright.cost.model import CostModel
 from shardwright.cost.prices import DevicePrices
 from shardwright.cost.roofline import stream_s
@@ -151,9 +151,7 @@ class Walk:
                 count(moves, self.runs[region], phase)
         return total, hideable
 
-    def _reduce(
-        self, one: Sum, choices: Sequence[Choice | None]
-    ) -> tuple[list[Move], float, int]:
+    def _reduce(self, one: Sum, choices: Sequence[Choice | None]) -> tuple[list[Move], float, int]:
         """(moves, times, phase) of a sum: after the additions, after the loop, or of each part."""
         parts = [
             (self.ops.table[int(self.ops.of_op[leaf.op])], choice, leaf.order)
@@ -195,6 +193,13 @@ class Walk:
         """[times] moved copies of each op; those for a whole loop or branch are made to live."""
         copies = [0] * (len(choices) + 1)
         time = self.model.schedule.time.tolist()
+        if self.model.overlap is None and self.model.device.hides.get("all-gather"):
+            for op, slot, first in gathered_ahead(self.program, self.model.slack):
+                choice = choices[op.index]
+                size = choice.copied_bytes[slot] if choice is not None else 0
+                last = time[op.index] - 1
+                starts[time[first]] = starts.get(time[first], 0) + size
+                ends[last] = ends.get(last, 0) + size
         for op, choice in zip(self.program.ops, choices, strict=True):
             if choice is None:
                 continue

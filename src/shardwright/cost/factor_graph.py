@@ -181,8 +181,9 @@ class FactorGraph:
             found |= {c for c, _ in hiding.compute[op.index]}
             found |= {c for _, c, _ in hiding.links[op.index]}
         found |= {hiding.compute_column(phase) for _, phase, _ in factor.traffic}
-        found |= {hiding.link_column(one.phase) for one in (*factor.shared, *factor.deferred)}
-        found |= {hiding.link_column(one.phase_after) for one in factor.deferred}
+        phases = [one.phase for one in factor.shared]
+        phases += [phase for one in factor.deferred for phase in (one.phase, one.phase_after)]
+        found |= set(map(hiding.link_column, phases))
         return sorted(c for c in found if c is not None)
 
     def temp_columns(
@@ -320,7 +321,7 @@ class FactorGraph:
     def _shared(
         self, transfer: SharedTransfer, stored: Mapping[int, Placement]
     ) -> tuple[int, float, float]:
-        """(phase, seconds, hideable ones): each way in which the value is needed is moved to once."""
+        """(phase, seconds, hideable ones): to each way in which it is needed a value moves once."""
         if all(atom == REPLICATED for atom in stored[transfer.layout]):  # slices are free
             return transfer.phase, 0.0, 0.0
         moved: dict[Placement, tuple[float, list[Move]]] = {}

@@ -29,6 +29,7 @@ from shardwright.spmd.decisions import Decisions, Placement
 from shardwright.spmd.follow import Choice
 from shardwright.spmd.ir import Collective, Ir, Partitioned, build_ir, find_collectives
 from shardwright.spmd.layouts import Layouts
+from shardwright.spmd.moves import ALL_GATHER
 from shardwright.spmd.opclass import fold_ops
 from shardwright.spmd.slack import find_slack
 from shardwright.spmd.sums import find_trips
@@ -85,7 +86,10 @@ class CostModel:
         live = live_counts(
             self.lifetimes, self.layouts.of_value, len(self.layouts.table), len(program.ops)
         )
-        self.lasting = find_lasting(program, self.classes.of_op, self.fusion, self.schedule, device)
+        ahead = self.slack if hides and device.hides.get(ALL_GATHER) else None
+        self.lasting = find_lasting(
+            program, self.classes.of_op, self.fusion, self.schedule, device, ahead
+        )
         self.points = peak_points(live, self.classes, self.lasting, self.schedule)
         self.graph = FactorGraph(
             self.layouts, self.classes, self.weights, self.prices,

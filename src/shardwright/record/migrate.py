@@ -5,6 +5,7 @@ whether the result is a plan is seen when it is decoded.
 
 1 -> 2: says how the function is called and who wrote the file.
 2 -> 3: causes are values, what the user asked for stands in one place.
+3 -> 4: costs say how much of their links is hidden.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 
 from shardwright.record.plain import MOST_TEXT, Damaged
 
-VERSION = 3  # of the files that this Shardwright writes
+VERSION = 4  # of the files that this Shardwright writes
 
 Plain = dict[str, Any]
 
@@ -69,7 +70,19 @@ def _to_3(file: Plain) -> Plain:
     }
 
 
-_STEPS: tuple[Callable[[Plain], Plain], ...] = (_to_2, _to_3)
+def _to_4(file: Plain) -> Plain:
+    """A file of version 3 as one of version 4: of the shorter a part was hidden, 0 unless asked."""
+    baselines = file.get("baselines")
+    rows = baselines.values() if isinstance(baselines, dict) else ()
+    for cost in (_table(file, "cost"), *[row for row in rows if isinstance(row, dict)]):
+        numbers = [cost.get(name) for name in ("overlap", "compute_s", "link_s")]
+        given = [n for n in numbers if isinstance(n, int | float)]
+        if len(given) == len(numbers):  # whether they are numbers is seen when they are decoded
+            cost["hidden_s"] = given[0] * min(given[1:])
+    return file
+
+
+_STEPS: tuple[Callable[[Plain], Plain], ...] = (_to_2, _to_3, _to_4)
 
 
 def _table(file: Plain, name: str) -> Plain:

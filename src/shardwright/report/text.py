@@ -99,8 +99,11 @@ def format_costs(record: PlanRecord) -> str:
         f" {human_seconds(cost.compute_s)} ({percent(cost.compute_s, step)}), links"
         f" {human_seconds(cost.link_s)} ({percent(cost.link_s, step)})",
     ]
-    if cost.overlap:
-        lines.append(f"                {cost.overlap:.0%} of the shorter hides behind the longer")
+    if cost.hidden_s:
+        lines.append(
+            f"                of the links {human_seconds(cost.hidden_s)} hidden behind compute,"
+            f" {human_seconds(cost.exposed_s)} exposed ({percent(cost.exposed_s, step)})"
+        )
     lines += [
         f"peak memory     {human_bytes(cost.peak_bytes)} of {human_bytes(limit)}"
         f" ({percent(cost.peak_bytes, limit)}) at {memory.at}",

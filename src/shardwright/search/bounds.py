@@ -39,7 +39,7 @@ def _slot_bytes(op: OpClass, local: tuple[int, ...]) -> list[int]:
     return out
 
 
-def least_factor_s(model: CostModel, shares: Sequence[float]) -> np.ndarray:
+def least_factor_s(model: CostModel, shares: Sequence[float] | np.ndarray) -> np.ndarray:
     """[factors] seconds that no state can go below: compute alone, all devices sharing traffic.
 
     `shares` are of the compute of each phase, as in Hiding.coefficients; what is left counts.

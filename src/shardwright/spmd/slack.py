@@ -77,9 +77,7 @@ def _phases(program: Program) -> tuple[list[int], list[int], list[int]]:
     return phase, begins, ends
 
 
-def _made(
-    program: Program, phase: list[int], begins: list[int]
-) -> tuple[list[int], list[bool]]:
+def _made(program: Program, phase: list[int], begins: list[int]) -> tuple[list[int], list[bool]]:
     """([values] phase that computes each, [values] whether from what is there when it begins)."""
     made, ready = [_BEFORE] * len(program.values), [False] * len(program.values)
     for op in program.ops:

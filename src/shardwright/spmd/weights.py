@@ -116,7 +116,10 @@ def weigh(program: Program, classes: OpClasses, layout_of: np.ndarray, slack: Sl
         compute, exchanges, operands, results,
         [tuple([(*key, times) for key, times in sorted(of.items())]) for of in hideable],
         [SharedTransfer(*key, weight) for key, weight in sorted(shared.items())],
-        [DeferredReduction(*key, *times) for key, times in sorted(added.items(), key=str)],
+        [
+            DeferredReduction(layout, leaves, past, phase, after, *times)
+            for (layout, leaves, past, phase, after), times in sorted(added.items(), key=str)
+        ],
         region,
     )  # fmt: skip
 
