@@ -35,6 +35,12 @@ def frames(source_info: Any) -> Iterator[Frame]:
 
 
 @lru_cache(maxsize=4096)
+def is_recomputed(name_stack: Any) -> bool:
+    """Whether jax.checkpoint computes an equation with this name stack a second time."""
+    return any(part.name == "rematted_computation" for part in name_stack.stack)
+
+
+@lru_cache(maxsize=4096)
 def is_transposed(name_stack: Any) -> bool:
     """Whether an equation with this name stack belongs to a backward pass."""
     return any(

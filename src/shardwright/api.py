@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from typing import Any
 
 import jax
 
+from shardwright import cache as plan_cache
 from shardwright.analysis.analysis import Analysis, analyze_program, check_labels
 from shardwright.cost.devices import Device
 from shardwright.errors import ShardwrightError
@@ -20,6 +22,7 @@ from shardwright.plan import Bound, Plan
 from shardwright.program.arguments import asks_which
 from shardwright.program.pins import argument_pins
 from shardwright.program.tracing import trace_call
+from shardwright.program.types import Program
 from shardwright.record.build import build_record
 from shardwright.search import Tactic
 from shardwright.search.meshes import candidate_meshes, search_meshes
@@ -72,6 +75,7 @@ def partition(
     unshare: bool = False,
     overlap: float | None = None,
     tie: bool = True,
+    cache: bool = True,
     **kwargs: Any,
 ) -> Plan:
     """The plan for one step of `fn` on a mesh of devices.
@@ -91,13 +95,14 @@ def partition(
     - `tie`: a result with the structure of an argument is stored as that argument is, ready for
       the next step; False lets them differ;
     - `overlap`: of the shorter of compute and links the part that hides behind the longer; when
-      None, what hides follows from the program and the device (docs/cost.md).
+      None, what hides follows from the program and the device (docs/cost.md);
+    - `cache`: look the same plan up that was made before, and keep this one; False does neither.
     """
     options = read_options(
         mesh=mesh, device=device, memory=memory, tactics=tactics, seconds=seconds,
         timeout=timeout, seed=seed, donate_argnums=donate_argnums, static_argnums=static_argnums,
         progress=progress, labels=labels, devices=devices, unshare=unshare, overlap=overlap,
-        tie=tie,
+        tie=tie, cache=cache,
     )  # fmt: skip
     return plan_call(fn, args, kwargs, options)
 
@@ -112,6 +117,29 @@ def plan_call(
         fn, args, kwargs, options.static_argnums, options.donate_argnums, widest, options.tie
     )
     program.pins += argument_pins(program.inputs, program.signature.leaves(args, kwargs))
+    return plan_once(fn, program, meshes, options)
+
+
+def plan_once(
+    fn: Callable[..., Any], program: Program, meshes: Sequence[Mesh], options: Options
+) -> Plan:
+    """The plan of a traced program: looked up where it was made before."""
+    if not plan_cache.wanted(options):
+        return plan_program(fn, program, meshes, options)
+    key = plan_cache.key_of(plan_cache.deciding(program, meshes, options))
+    known = plan_cache.find(key)
+    if known is not None:
+        with suppress(ShardwrightError):  # a file that somebody has changed is planned anew
+            return Plan(known, cached=True).bind_program(fn, program)
+    plan = plan_program(fn, program, meshes, options)
+    note = plan_cache.keep(key, plan.record)
+    return plan if note is None else plan.with_note(note)
+
+
+def plan_program(
+    fn: Callable[..., Any], program: Program, meshes: Sequence[Mesh], options: Options
+) -> Plan:
+    """The plan of a traced program on the best of these meshes."""
     analysis = analyze_program(program, options.labels)  # what may be decided
     check_labels(analysis, options.labels or {})
     cost_model = functools.partial(  # of a mesh: what any decisions cost

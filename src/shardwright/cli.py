@@ -93,6 +93,8 @@ plan_options = _options(
     click.option("--timeout", type=click.FloatRange(min=0), metavar="SECONDS",
                  help="End the search by the clock: another machine may find another plan."),
     click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same plan."),
+    click.option("--cache/--no-cache", default=True, show_default=True,
+                 help="Look up the plan if it was made before."),
     click.option("--save", type=click.Path(dir_okay=False), callback=_file,
                  help="Write the plan as JSON."),
     html_option,
@@ -125,7 +127,7 @@ def _plan(fn: Any, args: tuple[Any, ...], given: dict[str, Any], **calls: Any) -
         fn, *args, mesh=parse_mesh(given["mesh"]), devices=given["devices"], device=given["device"],
         memory=parse_bytes(given["memory"]), seconds=given["seconds"], timeout=given["timeout"],
         seed=given["seed"], tactics=[parse_tactic(t) for t in given["tactics"]] or None,
-        progress=show, **calls,
+        progress=show, cache=given["cache"], **calls,
     )  # fmt: skip
     if show is not None:
         click.echo("\r\x1b[K", nl=False, err=True)

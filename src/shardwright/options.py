@@ -39,6 +39,7 @@ class Options:
     unshare: bool = False
     overlap: float | None = None
     tie: bool = True
+    cache: bool = True
 
     def asked(self) -> Asked:
         """What a plan keeps of them; the positions have been checked by then."""
@@ -74,6 +75,11 @@ def read_options(**given: Any) -> Options:
     if progress is not None and not callable(progress):
         raise ShardwrightError(
             f"progress must be a function, got {progress!r:.60}", try_="progress=print"
+        )
+    if not isinstance(given.get("cache", True), bool):
+        raise ShardwrightError(
+            f"cache must be True or False, got {given['cache']!r:.60}",
+            try_="cache=False, or functools.partial(fn, cache=...) for a parameter of the function",
         )
     tactics = (tactics,) if isinstance(tactics, Tactic) else tactics
     if isinstance(tactics, str) or (tactics is not None and not isinstance(tactics, Iterable)):

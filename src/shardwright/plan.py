@@ -45,8 +45,11 @@ class Plan:
     derived from it and, for running, from the user's function.
     """
 
-    def __init__(self, record: PlanRecord, bound: Bound | None = None) -> None:
+    def __init__(
+        self, record: PlanRecord, bound: Bound | None = None, *, cached: bool = False
+    ) -> None:
         self.record = record
+        self.cached = cached  # looked up, not searched for
         self._bound = bound
 
     def __reduce__(self) -> Any:
@@ -59,6 +62,11 @@ class Plan:
     def __deepcopy__(self, memo: dict[int, Any]) -> Plan:
         """A plan of its own for the same function: what it is bound to is never changed."""
         return Plan(copy.deepcopy(self.record, memo), self._bound)
+
+    def with_note(self, note: str) -> Plan:
+        """The plan with one more of its `record.notes`."""
+        record = replace(self.record, notes=(*self.record.notes, note))
+        return Plan(record, self._bound, cached=self.cached)
 
     # What was decided -----------------------------------------------------------------------
 
@@ -148,18 +156,23 @@ class Plan:
 
     def bind(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Plan:
         """The plan tied to a function and arguments; says what changed when they do not match."""
-        signature, record = self._sign(fn, args, kwargs), self.record
+        signature = self._sign(fn, args, kwargs)
         leaves = signature.leaves(args, kwargs)
         self._check_arguments(signature.name, _types(signature, leaves))
         program = build(trace_jaxpr(fn, signature, leaves), signature)
+        return self.bind_program(fn, program)
+
+    def bind_program(self, fn: Callable[..., Any], program: Program) -> Plan:
+        """The plan tied to a function that has been traced; raises when it is another program."""
         self._check_matches(program)
+        record = self.record
         analysis = analyze_program(program, record.asked.labels or None)
         analysis = unshare_all(analysis, record.unshared)
         model = CostModel(
             analysis, self.mesh, self.device, overlap=self.cost.overlap, pinned=record.pinned
         )
         bound = Bound(fn, program, model, self._decisions(model))
-        return Plan(replace(record, call=call_of(program)), bound)
+        return Plan(replace(record, call=call_of(program)), bound, cached=self.cached)
 
     def _sign(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Signature:
         asked, mesh = self.record.asked, self.mesh

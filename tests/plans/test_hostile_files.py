@@ -230,6 +230,11 @@ SAID: dict[str, tuple[Place, Any, str]] = {
     "cause": (("collectives", 0, "cause", "kind"), "fate", r"\['cause'\]\['kind'\]: expected '"),
     "time": (("search", "timed_out"), True, r"search\['timed_out'\]: asked\['timeout'\] is null"),
     "weakly typed": (("weakly_typed",), ["y"], "weakly_typed: 'y' is no argument"),
+    "kind": (("kinds",), {"y": "inputs"}, "kinds: 'y' is no argument"),
+    "region": (("timeline", "spans", 0, "region"), 7, r"\['region'\]: there is no region 7"),
+    "parent": (("timeline", "bodies", 0, "parent"), 1, "expected a region before it"),
+    "moves": (("timeline", "spans", 0, "moves"), [99], "expected rows of collectives"),
+    "memory over time": (("timeline", "spans", 0, "bytes"), [1], "one number per kind of memory"),
 }  # fmt: skip
 
 

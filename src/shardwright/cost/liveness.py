@@ -237,6 +237,13 @@ def _ready(program: Program, fusion: Fusion, time: list[int], value: int) -> int
     return max([time[i] + 1 for i in made if i != NO_OP], default=0)
 
 
+def copy_owners(classes: OpClasses, lasting: Lasting, schedule: Schedule) -> np.ndarray:
+    """[times + 1] the op class whose moved copies exist at that time alone, or NO_CLASS."""
+    runs = classes.of_op[schedule.order]  # [times]
+    without = [*lasting.ties, *[op.index for op in classes.table if stays(op)]]
+    return np.append(np.where(np.isin(runs, without), NO_CLASS, runs), NO_CLASS)
+
+
 def peak_points(
     live: np.ndarray, classes: OpClasses, lasting: Lasting, schedule: Schedule
 ) -> Points:
@@ -245,9 +252,7 @@ def peak_points(
     Points of one op class are compared with each other, since moved copies exist there too.
     Along repeated layers counts grow and shrink evenly: of such a row only the ends can be peaks.
     """
-    runs = classes.of_op[schedule.order]  # [times]
-    without = [*lasting.ties, *[op.index for op in classes.table if stays(op)]]  # copies of theirs
-    owner = np.append(np.where(np.isin(runs, without), NO_CLASS, runs), NO_CLASS)
+    owner = copy_owners(classes, lasting, schedule)
     every = np.concatenate([live, lasting.count], axis=1)
     kept: list[int] = []
     for c in np.unique(owner):

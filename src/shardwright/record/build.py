@@ -9,33 +9,41 @@ from dataclasses import replace
 
 import numpy as np
 
+from shardwright import _jax
 from shardwright._version import __version__
 from shardwright.analysis.labels import any_index
 from shardwright.analysis.table import human_bytes
 from shardwright.cost.breakdown import peak_breakdown
 from shardwright.cost.model import CostModel, model_collectives, partitioned
-from shardwright.lowering.specs import Spec, border_specs
+from shardwright.cost.timeline import KINDS, Timeline, find_timeline, value_kinds
+from shardwright.lowering.specs import Shardings, Spec, border_specs
 from shardwright.program.fingerprint import argument_types, fingerprint, result_types
-from shardwright.program.types import Program
+from shardwright.program.types import NO_OP, Program, format_type
 from shardwright.record.types import (
+    ArgumentKind,
+    ArrayRow,
     Asked,
     Call,
     Claim,
     GroupRow,
+    Improvement,
     MeshRow,
     Override,
     PlanRecord,
     Replicated,
     SearchRow,
 )  # fmt: skip
+from shardwright.rules.rule import MATRIX
 from shardwright.search import Found
 from shardwright.search.meshes import Shape
-from shardwright.search.roles import group_roles
+from shardwright.search.roles import find_roles, group_roles
 from shardwright.spmd.decisions import Decisions
 from shardwright.spmd.ir import Collective
+from shardwright.spmd.weights import region_weights
 
 # Rows that a record keeps: enough for every view, whatever the size of the program.
 BUFFERS, SIZES, DIMS, NAMES, LARGEST = 24, 4, 12, 8, 32
+SPANS, ARRAYS, LOOKED_AT = 300, 40, 2000  # of the timeline; intermediates, of the largest values
 LARGE = 1e-3  # of all argument bytes: smaller arguments are not listed as replicated
 
 
@@ -48,9 +56,12 @@ def build_record(
     specs, result_specs = specs_of(model, decisions)
     breakdown, roles = peak_breakdown(model, decisions), group_roles(analysis)
     labels = [g.label for g in analysis.all_groups]
+    moved = model_collectives(model, decisions)
+    collectives = _merged(moved)
     return PlanRecord(
         shardwright=__version__, program=program.name, fingerprint=fingerprint(program),
-        ops=len(program.ops), call=call_of(program), arguments=argument_types(program),
+        ops=len(program.ops), matrix_flops=matrix_flops(program), call=call_of(program),
+        arguments=argument_types(program), kinds=kinds_of(model),
         weakly_typed=tuple(
             path for path, weak in zip(specs, program.signature.weak, strict=True) if weak
         ),
@@ -61,8 +72,10 @@ def build_record(
             for axis, entries in zip(model.mesh.names, decisions.lists, strict=True)
         },
         overrides=overrides_of(model, decisions), specs=specs, result_specs=result_specs,
-        cost=found.cost, collectives=_merged(model_collectives(model, decisions)),
+        cost=found.cost, collectives=collectives,
         memory=replace(breakdown, buffers=breakdown.buffers[:BUFFERS]),
+        timeline=timeline_of(model, decisions, moved, collectives),
+        arrays=_large_arrays(model, decisions),
         groups=tuple(
             GroupRow(
                 g.label, roles[g.index], g.sizes[:SIZES], g.dims[:DIMS], len(g.colors),
@@ -74,7 +87,8 @@ def build_record(
         replicated=_large_replicated(program, list(specs.values())),
         certificate=found.certificate, baselines=found.baselines,
         search=SearchRow(
-            found.evaluations, found.how, found.interrupted, found.timed_out, found.pins_in_code
+            found.evaluations, found.how, found.interrupted, found.timed_out, found.pins_in_code,
+            tuple(Improvement(*row) for row in found.history),
         ),
         meshes=tuple(_mesh_row(shape) for shape in shapes),
         notes=(*model.prices.network.notes(), *found.notes, *_state_notes(model, result_specs)),
@@ -119,11 +133,63 @@ def _name(program: Program, value: int) -> str:
     return f"{program.ops[op].name} at {program.where(value)}" if op >= 0 else "a constant"
 
 
+def kinds_of(model: CostModel) -> dict[str, ArgumentKind]:
+    """{argument path: what it is to the program}"""
+    program, weights = model.analysis.program, set(find_roles(model.analysis).weights)
+    state = KINDS.index("optimiser state")
+    memory = value_kinds(model)
+    return {
+        program.values[v].path or "": "optimiser state" if memory[v] == state
+        else "parameters" if v in weights else "inputs"
+        for v in program.inputs
+    }  # fmt: skip
+
+
+def matrix_flops(program: Program) -> float:
+    """FLOPs of one step in dots and convolutions, over all devices.
+
+    Those that jax.checkpoint computes again are left out: MFU counts what the model asks for.
+    """
+    weights = region_weights(program)
+    return sum(
+        weights[op.region] * op.rule.work * math.prod(op.rule.sizes)
+        for op in program.ops
+        if op.rule.unit == MATRIX and not _jax.is_recomputed(op.eqn.source_info.name_stack)
+    )
+
+
+def timeline_of(
+    model: CostModel, decisions: Decisions, moved: Sequence[Collective],
+    rows: Sequence[Collective], most: int = SPANS,
+) -> Timeline:  # fmt: skip
+    """The step over time; `rows` are the collectives as the record has them, layers merged."""
+    number = {_key(c): i for i, c in enumerate(rows)}
+    return find_timeline(model, decisions, [(c, number[_key(c)]) for c in moved], most)
+
+
+def _large_arrays(model: CostModel, decisions: Decisions) -> tuple[ArrayRow, ...]:
+    """The largest intermediates that are in memory; those of one line that are alike are one."""
+    program, shardings = model.analysis.program, Shardings(model, decisions)
+    made = [v for v in program.values if v.op != NO_OP and model.lifetimes.first[v.index] >= 0]
+    counts: dict[tuple[str, str, str, Spec], int] = {}
+    for v in sorted(made, key=lambda v: (-v.bytes, v.index))[:LOOKED_AT]:
+        op, spec = program.ops[v.op], shardings.stored(v.index)
+        key = (program.where(v.index), op.name, format_type(v.type), spec)
+        if key in counts or len(counts) < ARRAYS:
+            counts[key] = counts.get(key, 0) + 1
+    return tuple(ArrayRow(*key, count) for key, count in counts.items())
+
+
+def _key(c: Collective) -> tuple[object, ...]:
+    """What collectives of repeated layers have in common."""
+    return c.kind, c.axes, c.bytes, c.source, c.cause
+
+
 def _merged(rows: Sequence[Collective]) -> tuple[Collective, ...]:
     """Equal collectives of repeated layers as one row, most seconds first."""
     merged: dict[tuple[object, ...], Collective] = {}
     for c in rows:
-        key = (c.kind, c.axes, c.bytes, c.source, c.cause)
+        key = _key(c)
         known = merged.get(key)
         merged[key] = replace(known, count=known.count + c.count) if known else c
     order = sorted(merged.values(), key=lambda c: (-c.count * c.seconds, c.op, c.kind, c.cause))

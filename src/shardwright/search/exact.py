@@ -174,7 +174,7 @@ class _Proof:
         count = len(self.axes[0])
         bound = np.full(count, least.sum())
         alive = np.flatnonzero(self._may_fit((), np.arange(count)))
-        self.floor = float(least.sum()) * self.scale
+        self._raise_floor(float(least.sum()) * self.scale)
         # Heavy blocks tell placements apart.
         order = sorted(range(len(self.blocks)), key=lambda b: -self.blocks[b].replicated_s())
         for b in order:
@@ -186,18 +186,23 @@ class _Proof:
             bound[alive] += seconds[kind[alive]] - least[b]
             if not len(alive):
                 break
-            self.floor = min(float(bound[alive].min()) * self.scale, self.incumbent)
+            self._raise_floor(min(float(bound[alive].min()) * self.scale, self.incumbent))
             alive = alive[bound[alive] * self.scale < self.incumbent * (1 - SAME)]
         alive = alive[np.argsort(bound[alive], kind="stable")]
         if len(self.axes) == 1:
             self._finish((), alive, bound)
             return self.incumbent
         for first in alive.tolist():
-            self.floor = min(float(bound[first]) * self.scale, self.incumbent)
+            self._raise_floor(min(float(bound[first]) * self.scale, self.incumbent))
             if bound[first] * self.scale >= self.incumbent * (1 - SAME):
                 break
             self._descend((first,))
         return self.incumbent
+
+    def _raise_floor(self, bound_s: float) -> None:
+        """What is proven so far, which progress shows."""
+        self.floor = bound_s
+        self.objective.bound_s = max(self.objective.bound_s, bound_s)
 
     def _block_bound(self, block: Block, kinds: Kinds) -> float:
         if len(kinds) == len(self.axes):

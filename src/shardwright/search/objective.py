@@ -29,6 +29,12 @@ class Progress(NamedTuple):
     evaluations: int
     best_s: float  # OVER_MEMORY_S and more: nothing fits yet
     seconds: float
+    bound_s: float = 0.0  # no plan takes less, as far as it is proven
+
+    @property
+    def per_s(self) -> float:
+        """Plans priced per second."""
+        return self.evaluations / self.seconds if self.seconds > 0 else 0.0
 
 
 @dataclass
@@ -59,6 +65,8 @@ class Objective:
         self.best: State | None = None
         self.best_s = float("inf")
         self._best_bytes = float("inf")
+        self.bound_s = 0.0  # what a proof has shown so far
+        self.history: list[tuple[str, int, float]] = []  # (stage, evaluations, best seconds)
         self.smallest: tuple[float, State] | None = None  # the smallest peak seen
         self._by_state: dict[State, float] = {}
         self._key_of: dict[State, bytes] = {}
@@ -132,6 +140,12 @@ class Objective:
         if self._is_better(float(values[best]), float(costs.peak_bytes[best])):
             self.best_s, self.best = float(values[best]), states[best]
             self._best_bytes = float(costs.peak_bytes[best])
+            self.improved(self.best_s)
+
+    def improved(self, step_s: float) -> None:
+        """Remembers that something faster was found than anything before."""
+        if step_s < min(OVER_MEMORY_S, self.history[-1][2] if self.history else OVER_MEMORY_S):
+            self.history.append((self.stage, self.evaluations, step_s))
 
     def _is_better(self, value: float, peak_bytes: float) -> bool:
         """Faster; or as fast, with a lower peak."""
@@ -143,6 +157,9 @@ class Objective:
         """Tells the caller where the search stands, and ends it at the deadline."""
         now = time.monotonic()
         if self._progress is not None:
-            self._progress(Progress(self.stage, self.evaluations, self.best_s, now - self._start))
+            seconds = now - self._start
+            self._progress(
+                Progress(self.stage, self.evaluations, self.best_s, seconds, self.bound_s)
+            )
         if self._deadline is not None and now > self._deadline and self.stage != STRATEGIES:
             raise OutOfTime

@@ -59,6 +59,7 @@ class Found:
     notes: tuple[str, ...] = ()  # what the user's code says and is not followed
     pins_in_code: int = 0  # shardings in the user's code that are followed
     fixed: Decisions | None = None  # what the user's tactics decide
+    history: tuple[tuple[str, int, float], ...] = ()  # (stage, evaluations, best seconds so far)
 
 
 def search(
@@ -212,6 +213,7 @@ class _Run:
             overrides, value = refine_layouts(objective, around, self.overrides)
             if value < best_s:
                 best_s, self.state, self.overrides = value, around, overrides
+            objective.improved(best_s)
             self._note(f"{len(self.overrides)} layouts overridden", best_s)
 
     def _respond_given(self, overrides: Mapping[int, Placement]) -> Objective:
@@ -248,5 +250,5 @@ class _Run:
             decisions, cost, self.certificate.against(cost.step_s), rows,
             self.objective.evaluations, tuple(self.how), self.interrupted, self.timed_out,
             self.objective.best, self.schedule.notes, self.schedule.pins_in_code,
-            pinned(self.space.root),
+            pinned(self.space.root), tuple(self.objective.history),
         )  # fmt: skip
