@@ -100,6 +100,16 @@ def find_factors(
     ]
 
 
+def _picked(
+    table: np.ndarray, rows: np.ndarray, factors: np.ndarray, columns: np.ndarray
+) -> np.ndarray:
+    """[B, N] table[rows[:, factors], columns], in half the time."""
+    at = rows.take(factors, axis=1)
+    at *= table.shape[1]
+    at += columns
+    return table.ravel().take(at)
+
+
 class FactorGraph:
     """The factors of a program on a mesh, with the cells that were looked at."""
 
@@ -133,7 +143,8 @@ class FactorGraph:
         self.columns = [self._columns(factor) for factor in self.factors]  # [F] of Hiding
         places = sorted((c, f, i) for f, cs in enumerate(self.columns) for i, c in enumerate(cs))
         at = np.array(places, np.int64).reshape(-1, 3)  # [N] (column, factor, place in its row)
-        self._column_at, self._column_start = at[:, 1:].T, np.unique(at[:, 0], return_index=True)[1]
+        self._column_at = at[:, 1].copy(), at[:, 2].copy()
+        self._column_start = np.unique(at[:, 0], return_index=True)[1]
         self._address_cells(len(prices.axis_sizes))
         self._row_of = _Rows()
         self._growing = Lock()  # threads may share a graph
@@ -238,10 +249,12 @@ class FactorGraph:
         """[B, columns] the columns of the whole step, given the rows [B, F] of all factors."""
         if not self.hiding.columns:
             return np.zeros((len(rows), 0))
-        factors, places = self._column_at
-        width = self.column_s.shape[1]
-        values = self.column_s.ravel()[rows[:, factors] * width + places]
+        values = _picked(self.column_s, rows, *self._column_at)
         return np.add.reduceat(values, self._column_start, axis=1)
+
+    def temps(self, rows: np.ndarray, factors: np.ndarray, columns: np.ndarray) -> np.ndarray:
+        """[B, N] bytes in columns of temp_bytes (see temp_columns), given the rows [B, F]."""
+        return _picked(self.temp_bytes, rows, factors, columns)
 
     def seconds(
         self, factor: int, cells: list[Cell], placements: np.ndarray
@@ -277,8 +290,8 @@ class FactorGraph:
             for column, times in hiding.compute[op.index]:
                 columns[column] += times * choice.compute_s
             for slot, column, times in hiding.links[op.index]:
-                moves = (*choice.operand_moves, *choice.result_moves)[slot]
-                columns[column] += times * self._prices.hideable_s(moves)
+                if moves := (choice.operand_moves + choice.result_moves)[slot]:
+                    columns[column] += times * self._prices.hideable_s(moves)
             link += exchange_w[op.index] * choice.exchange_s
             link += sum(map(mul, operand_w[op.index], choice.operand_s))
             link += sum(map(mul, result_w[op.index], choice.result_s))

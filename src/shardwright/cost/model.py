@@ -131,14 +131,13 @@ class CostModel:
 
     def _point_bytes(self, rows: np.ndarray, local_bytes: np.ndarray) -> np.ndarray:
         """[B, points] the bytes that exist at each point: buffers, and copies that are moved."""
-        unit, temps = self.device.buffer_bytes, self.graph.temp_bytes
+        unit, graph = self.device.buffer_bytes, self.graph
         live = (np.ceil(local_bytes / unit) * unit) @ self._live
         if self.classes.table:  # there is something to compute
-            copies = temps[rows[:, self._temp_at[0]], self._temp_at[1]]
+            copies = graph.temps(rows, *self._temp_at)
             live += np.where(self.points.temp_class >= 0, copies, 0.0)
             if self.points.lasting.shape[1]:
-                lasting = temps[rows[:, self._lasting_at[0]], self._lasting_at[1]]
-                live += lasting @ self.points.lasting.T
+                live += graph.temps(rows, *self._lasting_at) @ self.points.lasting.T
         return live
 
     def peak(self, decisions: Decisions) -> tuple[int, int]:

@@ -74,7 +74,7 @@ def _to_4(file: Plain) -> Plain:
     """A file of version 3 as one of version 4, which says less than a new one."""
     baselines = file.get("baselines")
     rows = baselines.values() if isinstance(baselines, dict) else ()
-    for cost in (_table(file, "cost"), *[row for row in rows if isinstance(row, dict)]):
+    for cost in [row for row in (file.get("cost"), *rows) if isinstance(row, dict)]:
         numbers = [cost.get(name) for name in ("overlap", "compute_s", "link_s")]
         given = [n for n in numbers if isinstance(n, int | float)]
         if len(given) == len(numbers):  # whether they are numbers is seen when they are decoded

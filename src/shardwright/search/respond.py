@@ -68,14 +68,14 @@ class Responses:
         known = self._seconds.get(key)
         if known is None:
             known = np.zeros(len(self.axes[axis]))
-            columns = np.zeros((len(known), self.space.model.graph.hiding.columns))
+            columns = np.zeros((self.space.model.graph.hiding.columns, len(known)))
             for block in self._blocks:
-                kinds = block.kinds(chosen)
+                kinds, kind = block.kinds(chosen), block.kind[axis]
                 parts = block.response(axis, (*kinds[:axis], *kinds[axis + 1 :]))
-                known += parts.seconds[block.kind[axis]]
-                if block.columns:
-                    columns[:, block.columns] += parts.columns[block.kind[axis]]
-            known -= hidden_s(columns)
+                known += parts.seconds[kind]
+                for c, values in zip(block.columns, parts.columns.T, strict=True):
+                    columns[c] += values[kind] if np.ptp(values) else values[0]
+            known -= hidden_s(columns.T)
             self._seconds[key] = known
         return known
 

@@ -99,8 +99,9 @@ def _needed(program: Program, phase: list[int], made: list[int]) -> list[bool]:
     Elementwise work on what is handed on waits with it. A carry hands on what the next trip only
     adds to.
     """
-    needed, before = [False] * len(program.values), [True]
-    while needed != before:
+    needed, before = [False] * len(program.values), list[bool]()
+    carries = any(op.tie in CARRIES for op in program.ops)
+    while not before or (carries and needed != before):
         before = list(needed)
         for op in reversed(program.ops):
             if op.tie in CARRIES:
