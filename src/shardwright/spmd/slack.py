@@ -42,17 +42,17 @@ def find_slack(program: Program) -> Slack:
     for op in program.ops:
         passes = op.rule.fusible or op.tie is not None
         late = not op.is_region and not any(needed[v] for v in op.results)
-        here = ends[op.body[0]] if op.tie in LEAVES_TRIP else phase[op.index]
+        here, moves_late = phase[op.index], late and passes
+        if op.tie in LEAVES_TRIP:  # moved in every trip, not after the loop
+            here, moves_late = ends[op.body[0]], not any(needed[v] for v in op.operands)
         found = early(op, here)
-        operands.append(tuple([here if one or (late and passes) else BLOCKS for one in found]))
+        operands.append(tuple([here if one or moves_late else BLOCKS for one in found]))
         there = begins[op.body[0]] if op.tie is Tie.SCAN_XS else phase[op.index]
         ahead = op.tie is Tie.SCAN_XS or (passes and op.tie not in EXITS and all(found))
         results.append(there if late or ahead else BLOCKS)
-    uses = program.uses()
-    value_phase = [
-        phase[v.op if v.op != NO_OP else uses[v.index][-1]] if v.op != NO_OP or uses[v.index] else 0
-        for v in program.values
-    ]
+    readers = program.uses()
+    by = [v.op if v.op != NO_OP else next(reversed(readers[v.index]), 0) for v in program.values]
+    value_phase = [phase[i] if phase else 0 for i in by]
     return Slack(1 + max(phase, default=0), phase, value_phase, operands, results)
 
 
@@ -82,8 +82,9 @@ def _made(program: Program, phase: list[int], begins: list[int]) -> tuple[list[i
     made, ready = [_BEFORE] * len(program.values), [False] * len(program.values)
     for op in program.ops:
         if op.is_region or op.tie in ENTRIES:
-            for v in op.results if op.tie in INITS else ():  # a carry: of the trip before
-                made[v] = begins[op.body[0]]
+            if op.tie in INITS:  # a carry: of the trip before
+                for v, body in zip(op.results, op.body, strict=True):
+                    made[v] = begins[body]
             continue
         at = phase[op.index]
         cheap = op.rule.fusible and op.tie is None
@@ -94,11 +95,12 @@ def _made(program: Program, phase: list[int], begins: list[int]) -> tuple[list[i
 
 
 def _needed(program: Program, phase: list[int], made: list[int]) -> list[bool]:
-    """[values] whether the phase that makes each needs it: not only to hand it on.
+    """[values] whether the phase that makes each needs it, or the backward pass that follows.
 
-    Elementwise work on what is handed on waits with it. A carry hands on what the next trip only
-    adds to.
+    What is not needed is handed on: to what follows both passes, or out of its region. Elementwise
+    work on what is handed on waits with it. A carry hands on what the next trip only adds to.
     """
+    backward = {phase[op.index] for op in program.ops if op.transposed}
     needed, before = [False] * len(program.values), list[bool]()
     carries = any(op.tie in CARRIES for op in program.ops)
     while not before or (carries and needed != before):
@@ -110,7 +112,7 @@ def _needed(program: Program, phase: list[int], made: list[int]) -> list[bool]:
             elif op.tie in EXITS or op.tie is Tie.RETURN:
                 continue
             elif op.tie or not op.rule.fusible or any(needed[v] for v in op.results):
+                at = phase[op.index]
                 for v in op.operands:
-                    if v != LITERAL and made[v] == phase[op.index]:
-                        needed[v] = True
+                    needed[v] |= v != LITERAL and (made[v] == at or at in backward)
     return needed
