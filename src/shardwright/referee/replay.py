@@ -5,22 +5,20 @@ collective takes the links of its axes from its start until its seconds are over
 it waits for that. What has no start and end of its own is both: nothing else runs meanwhile.
 
 - TPU: an asynchronous collective is named by every fusion that runs beside it, with one channel: it
-  runs from the first to the last mention. Compute is `estimated_cycles` over the clock.
-- GPU: pairs of `-start` and `-done`. The text has no estimates; compute is a roofline of the
-  instructions' shapes (rooflines.py).
+  runs from the first to the last mention.
+- GPU, and permutes on TPU: pairs of `-start` and `-done`.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from shardwright.referee.compiled import CompiledCollective, is_collective, read_collective
+from shardwright.referee.estimates import Estimate, everything_in
 from shardwright.referee.hlo import Computation, Instruction, Module, parse
 from shardwright.referee.loops import Run, calls
 
-_CYCLES = re.compile(r'"estimated_cycles":"?(\d+)')
 _SEQUENCED = ("while", "conditional", "call")  # whose bodies have schedules of their own
 
 
@@ -73,7 +71,7 @@ class _Clock:
 
 def replay(
     hlo_text: str, mesh: Mapping[str, int], link_s: Callable[[CompiledCollective], float],
-    clock_hz: float,
+    compute_s: Estimate,
 ) -> Seconds:  # fmt: skip
     """The seconds of a schedule; `link_s` are those of one collective."""
     module, memo = parse(hlo_text), dict[str, _Clock]()
@@ -99,7 +97,7 @@ def replay(
                     longest = max(map(below, branches), key=lambda c: c.now_s, default=_Clock())
                     clock.include(longest, times)
             else:
-                clock.run(_cycles(module, row) / clock_hz)
+                clock.run(compute_s(module, computation, row))
             clock.wait(key for key, _ in mentions[i] if last[key] == i)
         clock.wait(clock.ends_s)
         return clock
@@ -120,25 +118,8 @@ def _mentions(
     elif is_collective(row):
         yield row.name, Run(computation, row, 1, True)
     elif row.opcode not in _SEQUENCED:
-        for inside, inner in _inside(module, row):
+        for inside, inner in everything_in(module, row):
             if is_collective(inner):
                 beside = "async_collective_fusion_config" in inner.attributes
                 name = f"channel {inner.attribute('channel_id')}" if beside else row.name
                 yield name, Run(inside, inner, 1, True, row)
-
-
-def _inside(module: Module, row: Instruction) -> Iterator[tuple[Computation, Instruction]]:
-    """All that a fusion computes, those in it too."""
-    for name in (*row.callees("calls"), *row.callees("called_computations")):
-        computation = module.computations.get(name, Computation(name))
-        for inner in computation.instructions.values():
-            yield computation, inner
-            yield from _inside(module, inner)
-
-
-def _cycles(module: Module, row: Instruction) -> int:
-    """The compiler's estimate for an instruction, or for what is in it."""
-    if found := _CYCLES.search(row.attributes):
-        return int(found[1])
-    inside = {name: one for name in row.callees("calls") if (one := module.computations.get(name))}
-    return sum(_cycles(module, inner) for c in inside.values() for inner in c.instructions.values())
