@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 from jax._src import core, source_info_util
 from jax.extend.core import jaxpr_as_fun
 
@@ -25,7 +23,8 @@ class Frame(NamedTuple):
     function: str
 
     def __str__(self) -> str:
-        return f"{self.file.rsplit('/', 1)[-1]}:{self.line} {self.function}"
+        function = self.function.rpartition("<locals>.")[2]
+        return f"{self.file.rsplit('/', 1)[-1]}:{self.line} {function}"
 
 
 def frames(source_info: Any) -> Iterator[Frame]:
@@ -475,120 +474,6 @@ def key_impl(dtype: Any) -> Any:
     return dtype._impl
 
 
-class Block(NamedTuple):
-    """How a Pallas kernel steps along one dim of an operand or result."""
-
-    size: int
-    grid: int | None  # the grid dim that is its block index; None: there is one block
-
-
-class KernelGrid(NamedTuple):
-    """The grid of a pallas_call."""
-
-    sizes: tuple[int, ...]
-    blocks: tuple[tuple[Block, ...], ...]  # [operands, then results][dims], without index operands
-    index_operands: int  # leading operands that every step may read
-    asked: frozenset[int]  # grid dims of which the kernel asks where it is
-    parallel: frozenset[int]  # grid dims along which steps hand each other nothing in scratch
-    operations: float  # of all steps together
-    has_dots: bool
-
-
-def kernel_grid(params: Mapping[str, Any]) -> KernelGrid:
-    """What grid and index maps say; ValueError with the reason where they do not say it plainly."""
-    mapping, kernel = params["grid_mapping"], params["jaxpr"]
-    if not all(isinstance(size, int) for size in mapping.grid):
-        raise ValueError("its grid depends on data")
-    blocks = tuple(_blocks(b, len(mapping.grid)) for b in mapping.block_mappings)
-    own = [g for g in range(len(mapping.grid)) if g not in mapping.vmapped_dims]
-    asked = frozenset(own[axis] for axis in _program_ids(kernel))
-    count = float(np.prod(mapping.grid, dtype=float))
-    estimate = params.get("cost_estimate")
-    flops, dots = _operations(kernel)
-    return KernelGrid(
-        mapping.grid, blocks, mapping.num_index_operands, asked, _parallel(params),
-        float(estimate.flops) if estimate is not None else flops * count, dots,
-    )  # fmt: skip
-
-
-def _parallel(params: Mapping[str, Any]) -> frozenset[int]:
-    """All grid dims of a kernel without scratch memory, else those that it declares parallel."""
-    mapping = params["grid_mapping"]
-    if not mapping.scratch_avals:
-        return frozenset(range(len(mapping.grid)))
-    declared = getattr(params.get("compiler_params"), "dimension_semantics", None) or ()
-    if len(declared) != len(mapping.grid):
-        return frozenset()
-    return frozenset(g for g, how in enumerate(declared) if "parallel" in str(how).lower())
-
-
-def _blocks(mapping: Any, grid: int) -> tuple[Block, ...]:
-    """The blocks of one operand or result."""
-    index = mapping.index_map_jaxpr.jaxpr
-    number = {var: g for g, var in enumerate(index.invars[:grid])}
-    out = []
-    for block, at in zip(mapping.block_shape, index.outvars, strict=True):
-        size = getattr(block, "block_size", 1)
-        if type(block).__name__ not in ("Blocked", "Squeezed"):
-            raise ValueError(f"a block is {type(block).__name__}, which may overlap others")
-        if not isinstance(at, Literal) and at not in number:
-            raise ValueError("a block index is computed, not a grid index or 0")
-        if isinstance(at, Literal) and at.val != 0:
-            raise ValueError("a block index is a number other than 0")
-        out.append(Block(size, None if isinstance(at, Literal) else number[at]))
-    return tuple(out)
-
-
-def _inner(jaxpr: Any) -> Iterator[Any]:
-    """The equations of a jaxpr and of all that it holds."""
-    for eqn in jaxpr.eqns:
-        yield eqn
-        for held in core.jaxprs_in_params(eqn.params):
-            yield from _inner(held)
-
-
-def _program_ids(kernel: Any) -> set[int]:
-    """The grid dims whose index or size a kernel asks for."""
-    names = ("program_id", "num_programs")
-    return {eqn.params["axis"] for eqn in _inner(kernel) if eqn.primitive.name in names}
-
-
-def _operations(kernel: Any) -> tuple[float, bool]:
-    """(operations of one step of a kernel, every loop counted once; whether it has dots)."""
-    total, dots = 0.0, False
-    for eqn in _inner(kernel):
-        size = float(sum(np.prod(v.aval.shape, dtype=float) for v in eqn.outvars))
-        if eqn.primitive.name == "dot_general":
-            (contracted, _), _ = eqn.params["dimension_numbers"]
-            shape = eqn.invars[0].aval.shape
-            size *= 2.0 * float(np.prod([shape[d] for d in contracted], dtype=float))
-            dots = True
-        total += size
-    return total, dots
-
-
-def kernel_on_shards(eqn: Any, shards: list[Any]) -> dict[str, Any]:
-    """The parameters of a pallas_call that runs the steps of these shards."""
-    mapping, grid = eqn.params["grid_mapping"], kernel_grid(eqn.params)
-    sizes = list(grid.sizes)
-    for blocks, shard in zip(grid.blocks, shards[grid.index_operands :], strict=False):
-        for block, size in zip(blocks, shard.shape, strict=True):
-            if block.grid is not None:
-                sizes[block.grid] = size // block.size
-
-    def local(aval: Any, blocks: Sequence[Block]) -> Any:
-        rows = zip(blocks, aval.shape, strict=True)
-        return aval.update(
-            shape=tuple(n if b.grid is None else b.size * sizes[b.grid] for b, n in rows)
-        )
-
-    mappings = tuple(
-        dataclasses.replace(m, array_aval=local(m.array_aval, blocks))
-        for m, blocks in zip(mapping.block_mappings, grid.blocks, strict=True)
-    )
-    results = grid.blocks[-mapping.num_outputs :]
-    avals = eqn.params["out_avals"]
-    return {
-        "grid_mapping": dataclasses.replace(mapping, grid=tuple(sizes), block_mappings=mappings),
-        "out_avals": tuple(local(a, blocks) for a, blocks in zip(avals, results, strict=True)),
-    }
+def jaxprs_in(eqn: Any) -> list[Any]:
+    """The open jaxprs that an equation holds."""
+    return list(core.jaxprs_in_params(eqn.params))

@@ -125,22 +125,21 @@ def plan_once(
 ) -> Plan:
     """The plan of a traced program: looked up where it was made before."""
     if not plan_cache.wanted(options):
-        return plan_program(fn, program, meshes, options)
+        return plan_program(fn, analyze_program(program, options.labels), meshes, options)
     key = plan_cache.key_of(plan_cache.deciding(program, meshes, options))
     known = plan_cache.find(key)
     if known is not None:
         with suppress(ShardwrightError):  # a file that somebody has changed is planned anew
             return Plan(known, cached=True).bind_program(fn, program)
-    plan = plan_program(fn, program, meshes, options)
+    plan = plan_program(fn, analyze_program(program, options.labels), meshes, options)
     note = plan_cache.keep(key, plan.record)
     return plan if note is None else plan.with_note(note)
 
 
 def plan_program(
-    fn: Callable[..., Any], program: Program, meshes: Sequence[Mesh], options: Options
+    fn: Callable[..., Any], analysis: Analysis, meshes: Sequence[Mesh], options: Options
 ) -> Plan:
-    """The plan of a traced program on the best of these meshes."""
-    analysis = analyze_program(program, options.labels)  # what may be decided
+    """The plan of an analyzed program on the best of these meshes."""
     check_labels(analysis, options.labels or {})
     cost_model = functools.partial(  # of a mesh: what any decisions cost
         constrained_model, analysis, device=options.device, tactics=options.tactics,
@@ -155,7 +154,7 @@ def plan_program(
     if options.unshare and not found.timed_out:
         model, found, unshared = unshare_where_it_pays(model, found, options.memory)
     record = build_record(model, found, asked=options.asked(), shapes=shapes, unshared=unshared)
-    return Plan(record, Bound(fn, program, model, found.decisions))
+    return Plan(record, Bound(fn, analysis.program, model, found.decisions))
 
 
 def jit(fn: Callable[..., Any] | None = None, **options: Any) -> Any:

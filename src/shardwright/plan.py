@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
+from jax.tree_util import keystr
 
 from shardwright import _jax
 from shardwright.analysis.analysis import Analysis, analyze_program
@@ -21,6 +22,7 @@ from shardwright.cost.devices import Device
 from shardwright.cost.model import CostModel, model_ir
 from shardwright.errors import ShardwrightError
 from shardwright.lowering.jit import PlannedFunction, as_set, jax_mesh, sharding
+from shardwright.lowering.local import from_local, local_part
 from shardwright.lowering.specs import partition_spec
 from shardwright.lowering.steps import Steps, make_steps
 from shardwright.lowering.unchanged import check_types
@@ -124,9 +126,10 @@ class Plan:
         return format_plan(self.record)
 
     def __repr__(self) -> str:
-        from shardwright.report.words import human_seconds
+        from shardwright.report.words import human_bytes, human_seconds
 
-        return f"<Plan of {self.record.program} on {self.mesh}: {human_seconds(self.cost.step_s)}>"
+        step, peak = human_seconds(self.cost.step_s), human_bytes(self.cost.peak_bytes)
+        return f"<Plan of {self.record.program} on {self.mesh}: {step}, {peak} per device>"
 
     def ir(self) -> Ir:
         """The partitioning IR: one row per op, with local shapes, claims and collectives."""
@@ -303,7 +306,49 @@ class Plan:
 
     def init(self, fn: Callable[..., Any], *args: Any, argnum: int = 0, mesh: Any = None) -> Any:
         """`fn(*args)`, the argument at `argnum`, created on the devices already split."""
-        bound, on = self._require("init()"), as_set(jax_mesh(self.mesh, mesh))
+        name, planned, wanted = self._argument("init()", argnum, mesh)
+        made = jax.eval_shape(fn, *args)
+        if _forms(made) != _forms(planned):
+            raise ShardwrightError(
+                f"{getattr(fn, '__name__', 'fn')} makes something else than argument {argnum} of"
+                f" {self.record.program} ({name})",
+                planned=_forms(planned),
+                got=_forms(made),
+                try_="argnum=..., or plan for what it makes",
+            )
+        return jax.jit(fn, out_shardings=wanted)(*args)
+
+    def local_part(self, *, argnum: int = -1, mesh: Any = None) -> Any:
+        """Which part of an argument this process holds: a tuple of slices for each array.
+
+        By default of the last argument, the batch of most steps.
+        """
+        name, planned, wanted = self._argument("local_part()", argnum, mesh)
+        return jax.tree_util.tree_map_with_path(
+            lambda path, t, s: local_part(s, t.shape, name + keystr(path)), planned, wanted
+        )
+
+    def local_batch(self, batch: Any, *, argnum: int = -1, mesh: Any = None) -> Any:
+        """The argument at `argnum` as global arrays, of which each process has loaded its part.
+
+        In a job of one process that is all of it; `local_part()` says what it is.
+        """
+        name, planned, wanted = self._argument("local_batch()", argnum, mesh)
+        if jax.tree.structure(batch) != jax.tree.structure(planned):
+            raise ShardwrightError(
+                f"not what {self.record.program} takes as {name}",
+                planned=jax.tree.structure(planned),
+                got=jax.tree.structure(batch),
+                try_="argnum=...: which argument it is",
+            )
+        return jax.tree_util.tree_map_with_path(
+            lambda path, x, t, s: from_local(x, s, t.shape, name + keystr(path)),
+            batch, planned, wanted,
+        )  # fmt: skip
+
+    def _argument(self, what: str, argnum: int, mesh: Any) -> tuple[str, Any, Any]:
+        """(name, shapes, shardings) of a positional argument; the latter are trees."""
+        bound, on = self._require(what), as_set(jax_mesh(self.mesh, mesh))
         signature = bound.program.signature
         wanted, _ = signature.call([sharding(on, spec) for spec in bound.steps.inputs])
         inputs = [bound.program.values[v].type for v in bound.program.inputs]
@@ -313,16 +358,7 @@ class Plan:
                 f"{signature.name} has no argument {argnum}",
                 try_=f"argnum from 0 to {len(wanted) - 1}",
             )
-        made = jax.eval_shape(fn, *args)
-        if _forms(made) != _forms(planned[argnum]):
-            raise ShardwrightError(
-                f"{getattr(fn, '__name__', 'fn')} makes something else than argument {argnum} of"
-                f" {signature.name} ({signature.arguments[argnum]})",
-                planned=_forms(planned[argnum]),
-                got=_forms(made),
-                try_="argnum=..., or plan for what it makes",
-            )
-        return jax.jit(fn, out_shardings=wanted[argnum])(*args)
+        return signature.arguments[argnum], planned[argnum], wanted[argnum]
 
     def verify(
         self,
@@ -363,6 +399,30 @@ class Plan:
         from shardwright.report.eject import to_python
 
         return to_python(self.record)
+
+    def trace(self, path: str | Path, *, against: str | Path | None = None) -> None:
+        """Writes the predicted step in Chrome trace format, for Perfetto; *.gz is compressed.
+
+        `against` is a profile of jax.profiler.trace, or its folder, to be laid beside it.
+        """
+        from shardwright.report.trace import write_trace
+
+        write_trace(self.to_trace(against=against), path)
+
+    def to_trace(self, *, against: str | Path | None = None) -> dict[str, Any]:
+        """What `trace` writes, as plain data."""
+        from shardwright.record.build import with_finer_timeline
+        from shardwright.referee.profile import read_profile
+        from shardwright.report.against import measured_events
+        from shardwright.report.trace import SPANS, chrome_trace
+
+        record, bound = self.record, self._bound
+        if bound is not None:
+            record = with_finer_timeline(record, bound.model, bound.decisions, SPANS)
+        trace = chrome_trace(record)
+        if against is not None:
+            trace["traceEvents"] += measured_events(read_profile(against))
+        return trace
 
     def to_html(self) -> str:
         """The plan as one self-contained page."""

@@ -91,6 +91,14 @@ def reversed_rows(x: jax.Array, w: jax.Array) -> jax.Array:
     return call(multiply, (M, N), GRID, [into, COLUMNS], TILES)(x, w)
 
 
+def backwards(x: jax.Array, w: jax.Array) -> jax.Array:
+    """Steps along rows only, from the last to the first."""
+    rows = pl.BlockSpec((BLOCK, K), lambda i: (M // BLOCK - 1 - i, 0))
+    whole = pl.BlockSpec((K, N), lambda i: (0, 0))
+    result = pl.BlockSpec((BLOCK, N), lambda i: (i, 0))
+    return call(multiply, (M, N), GRID[:1], [rows, whole], result)(x, w)
+
+
 GRID_DIMS = "i=8,j=16,k=32,l=32,m=4,n=16,o=16,p=16"
 # function: its rule, or None for an opaque one
 RULES = {
@@ -98,7 +106,9 @@ RULES = {
     matmul_masked: f"([ij,k],[l,mn])->([io,mp]) {{{GRID_DIMS}}} need_replication={{i,j,k,l,n,o,p}}",
     matmul_in_steps: "([ij,kl],[km,no])->([ip,nq])"
     " {i=8,j=16,k=2,l=16,m=16,n=4,o=16,p=16,q=16} need_replication={j,k,l,m,o,p,q}",
-    reversed_rows: None,
+    reversed_rows: "([i,j],[k,lm])->([no,lp])"  # columns split, whatever is done to the rows
+    " {i=128,j=32,k=32,l=4,m=16,n=8,o=16,p=16} need_replication={i,j,k,m,n,o,p}",
+    backwards: None,
 }
 
 
@@ -126,15 +136,18 @@ def test_steps_that_share_scratch_memory_are_split_where_declared_parallel(
     assert [names[f] for f, kind in enumerate(kinds) if kind != REPLICATE] == list(splits)
 
 
-@pytest.mark.parametrize("fn", [matmul, matmul_masked, matmul_in_steps, batched])
+ONE_DIM = (matmul_masked, reversed_rows)  # only columns may be split
+
+
+@pytest.mark.parametrize("fn", [matmul, matmul_masked, matmul_in_steps, reversed_rows, batched])
 def test_kernels_run_on_shards(fn: Any) -> None:
     """Nothing moves where rows and columns are split as the arguments are."""
-    pins = [sw.Pin("w", 1, "model"), *[sw.Pin("x", 0, "data")] * (fn is not matmul_masked)]
+    pins = [sw.Pin("w", 1, "model"), *[sw.Pin("x", 0, "data")] * (fn not in ONE_DIM)]
     plan = sw.partition(fn, X, W, mesh=MESH, tactics=pins)
     assert plan.record.opaque == {}
     (row,) = [row for row in plan.ir().rows if row.name == "pallas_call"]
     assert row.claims
-    assert fn is not matmul_masked or "i" not in dict(row.claims).values()
+    assert fn not in ONE_DIM or len(row.claims) == 1
     found = plan.verify(run=True)
     assert found.ok, found
     assert found.numbers_agree
@@ -143,6 +156,6 @@ def test_kernels_run_on_shards(fn: Any) -> None:
 
 
 def test_an_opaque_kernel_is_counted_and_runs() -> None:
-    plan = sw.partition(reversed_rows, X, W, mesh=MESH)
+    plan = sw.partition(backwards, X, W, mesh=MESH)
     assert plan.record.opaque == {"pallas_call": 1}
     assert plan.verify(run=True).numbers_agree

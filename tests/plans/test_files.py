@@ -183,7 +183,8 @@ def test_a_file_of_an_older_version(version: int, tmp_path: Path) -> None:
     plan.record = dataclasses.replace(  # the file has a few of them
         plan.record, baselines=known, search=search, **UNSAID
     )
-    here = re.compile(r"test_files.py:\d+|(refinement|local search)(?=: )")  # a stage was renamed
+    # A stage was renamed, and seconds of stages are written in another unit.
+    here = re.compile(r"test_files.py:\d+|(refinement|local search)(?=: )|(?<=: )[\d.e-]+ [mun]s\b")
     for view in (str, sw.Plan.explain, sw.Plan.to_html):
         assert here.sub("", view(old)) == here.sub("", view(plan))
     assert plan.diff(old) == ""
@@ -252,7 +253,7 @@ def test_what_was_made_of_a_large_mesh_is_said_everywhere(tmp_path: Path) -> Non
     again = sw.load(tmp_path / "plan.json")
     assert again.record.notes == (note,)
     for text in (str(again), again.explain(), again.to_html()):
-        assert note in text
+        assert note in " ".join(text.split())
     (reduced,) = [c for c in plan.collectives if c.kind == "all-reduce"]
     across_s = 2 * 4 * 4096 * 4096 * 15 / 16 / (16 * 3.125e9)  # 16 devices of a slice share it
     assert across_s < reduced.seconds < 1.1 * across_s
@@ -434,6 +435,13 @@ BAD_CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "init of something else": (
         lambda: make().init(lambda: {"a": X}),
         r"makes something else than argument 0 of matmul \(x\)\n  planned f32\[16,8\]\n  got    ",
+    ),
+    "another part than is held": (
+        lambda: make().local_batch(np.ones((4, 8), np.float32), argnum=0),
+        r"loads another part of x than it holds\n  loaded  \[4, 8\] of \[16, 8\]",
+    ),
+    "another tree than is taken": (
+        lambda: make().local_batch({"x": X}, argnum=0), r"not what matmul takes as x",
     ),
     "load of no path": (lambda: sw.load(3.5), "cannot read a plan from 3.5"),
     "memory": (lambda: make(memory="16GB"), "a positive number of bytes, got '16GB'"),

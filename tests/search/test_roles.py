@@ -145,3 +145,17 @@ def test_fsdp_applies_to_a_batch_that_is_reshaped_to_microbatches() -> None:
         assert a.step_s == pytest.approx(b.step_s, rel=0.05)  # the data itself is moved
     fsdp, replicated = (inside.baselines[t] for t in ("FSDP(data)", "DataParallel(data)"))
     assert fsdp.peak_bytes < replicated.peak_bytes
+
+
+@pytest.mark.parametrize("layers", [1, 2, 4])
+def test_each_layer_has_a_hidden_dim_of_its_own(layers: int) -> None:
+    """The layers' hidden dims are one group, on every matrix; only the residual is one color."""
+
+    def mlp(params: Any, x: jax.Array) -> jax.Array:
+        for w in params:
+            x = x + jax.nn.relu(x @ w["a"]) @ w["b"]
+        return x
+
+    analysis = sw.analyze(mlp, [TOWERS["query"]] * layers, f32(B, D))
+    roles = find_roles(analysis)
+    assert [analysis.all_groups[g].size for g in roles.hidden] == [256]

@@ -13,6 +13,7 @@ from shardwright import _jax
 from shardwright.lowering import actions as do
 from shardwright.lowering.actions import Action, Unreduced
 from shardwright.lowering.convolution import convolve
+from shardwright.lowering.kernels import kernel_on_shards
 from shardwright.lowering.movement import Mover
 from shardwright.lowering.partial import add_up, in_first_part, over_leading, split_dims
 from shardwright.lowering.ragged import multiply
@@ -79,7 +80,7 @@ def _pick_entries(action: do.PickEntries, site: Site, mover: Mover) -> None:
 def _on_shards(action: do.OnShards, site: Site, mover: Mover) -> None:
     def local(*shards: Any) -> list[Any]:
         kernel = site.eqn.primitive.name == "pallas_call"
-        changes = _jax.kernel_on_shards(site.eqn, list(shards)) if kernel else {}
+        changes = kernel_on_shards(site.eqn, shards) if kernel else {}
         return _jax.bind(site.eqn, list(shards), **changes)
 
     whole = on_shards(local, mover.mesh, action.operands, list(action.results))

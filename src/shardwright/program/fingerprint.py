@@ -33,10 +33,13 @@ def fingerprint(program: Program) -> str:
     return digest.hexdigest()
 
 
-def content(program: Program) -> str:
-    """A hash of all that a plan of this program can depend on; the same in every process."""
+def content(program: Program, *, lines: bool = True) -> str:
+    """A hash of all that a plan of this program can depend on; the same in every process.
+
+    Without `lines`, what a plan only tells (the user's lines, the function's name) may differ.
+    """
     digest = hashlib.blake2b(digest_size=20)
-    for part in _parts(program):
+    for part in _parts(program, lines):
         digest.update(_ADDRESS.sub("", f"{part!r};").encode())
     return digest.hexdigest()
 
@@ -44,7 +47,7 @@ def content(program: Program) -> str:
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # in the text of a function among an op's parameters
 
 
-def _parts(program: Program) -> Iterator[Any]:
+def _parts(program: Program, lines: bool) -> Iterator[Any]:
     rules: dict[int, int] = {}  # ops share rules: each is told once, then named
     for op in program.ops:
         if id(op.rule) not in rules:
@@ -52,7 +55,7 @@ def _parts(program: Program) -> Iterator[Any]:
             yield op.rule
         own = op.eqn is not None and not op.tie and not op.is_region  # bodies are ops themselves
         yield (
-            *_wiring(op), op.transposed, rules[id(op.rule)], op.source,
+            *_wiring(op), op.transposed, rules[id(op.rule)], op.source if lines else None,
             [format_type(program.values[v].type) for v in op.results],
             _told(op.eqn.params) if own else None,
         )  # fmt: skip
@@ -63,8 +66,8 @@ def _parts(program: Program) -> Iterator[Any]:
     yield sorted(program.aliases.items()), sorted(program.updates.items())
     yield [(pin.value, pin.sharding, pin.by) for pin in program.pins]
     yield (
-        signature.name, signature.arguments, signature.weak, signature.static_argnums,
-        signature.donated_argnums, signature.tie,
+        signature.name if lines else "", signature.arguments, signature.weak,
+        signature.static_argnums, signature.donated_argnums, signature.tie,
     )  # fmt: skip
 
 

@@ -37,6 +37,7 @@ from shardwright.rules.rule import MATRIX
 from shardwright.search import Found
 from shardwright.search.meshes import Shape
 from shardwright.search.roles import find_roles, group_roles
+from shardwright.search.tactics import Context, query_bits
 from shardwright.spmd.decisions import Decisions
 from shardwright.spmd.ir import Collective
 from shardwright.spmd.weights import region_weights
@@ -55,6 +56,7 @@ def build_record(
     program, analysis, decisions = model.analysis.program, model.analysis, found.decisions
     specs, result_specs = specs_of(model, decisions)
     breakdown, roles = peak_breakdown(model, decisions), group_roles(analysis)
+    context = Context(model, find_roles(analysis))
     labels = [g.label for g in analysis.all_groups]
     moved = model_collectives(model, decisions)
     collectives = _merged(moved)
@@ -80,6 +82,7 @@ def build_record(
             GroupRow(
                 g.label, roles[g.index], g.sizes[:SIZES], g.dims[:DIMS], len(g.colors),
                 g.argument_bytes, g.activation_bytes, len(g.conflict_sets),
+                query_bits(context, g.index) if roles[g.index] == "sequence" else -1,
             )
             for g in analysis.groups
         ),
@@ -165,6 +168,16 @@ def timeline_of(
     """The step over time; `rows` are the collectives as the record has them, layers merged."""
     number = {_key(c): i for i, c in enumerate(rows)}
     return find_timeline(model, decisions, [(c, number[_key(c)]) for c in moved], most)
+
+
+def with_finer_timeline(
+    record: PlanRecord, model: CostModel, decisions: Decisions, most: int
+) -> PlanRecord:
+    """A record whose timeline has up to `most` spans, for a plan whose program is at hand."""
+    moved = model_collectives(model, decisions)
+    rows = _merged(moved)
+    line = timeline_of(model, decisions, moved, rows, most)
+    return replace(record, collectives=rows, timeline=line)
 
 
 def _large_arrays(model: CostModel, decisions: Decisions) -> tuple[ArrayRow, ...]:

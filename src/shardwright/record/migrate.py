@@ -5,7 +5,8 @@ whether the result is a plan is seen when it is decoded.
 
 1 -> 2: says how the function is called and who wrote the file.
 2 -> 3: causes are values, what the user asked for stands in one place.
-3 -> 4: the step over time, what arguments are, large intermediates, FLOPs, hidden seconds.
+3 -> 4: the step over time, what arguments are, large intermediates, FLOPs, hidden seconds; the
+  latency of a torus is per hop.
 """
 
 from __future__ import annotations
@@ -80,6 +81,9 @@ def _to_4(file: Plain) -> Plain:
         if len(given) == len(numbers):  # whether they are numbers is seen when they are decoded
             cost["hidden_s"] = given[0] * min(given[1:])
     said = {"kinds": {}, "matrix_flops": 0.0, "timeline": {"bodies": [], "spans": []}, "arrays": []}
+    device = file.get("device")
+    if isinstance(device, dict) and device.get("topology") == "torus":
+        device["hop_latency_s"] = device.pop("latency_s", 0.0)
     return file | said
 
 

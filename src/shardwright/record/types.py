@@ -83,6 +83,8 @@ class GroupRow:
     argument_bytes: int
     activation_bytes: int
     bits: int  # groups of conflict sets that its resolution decides
+    # The resolution that splits a sequence by its queries; of older files -1.
+    query_bits: Annotated[int, Within(-1, 2**62)] = -1
 
 
 @dataclass(frozen=True, slots=True)

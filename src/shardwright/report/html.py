@@ -100,7 +100,7 @@ def _axes(record: PlanRecord) -> list[dict[str, Any]]:
     def view_of(claim: Claim) -> dict[str, Any]:
         group, role = groups.get(claim.group), named.get(claim.group, HIDDEN)
         about = ["/".join(map(str, group.sizes[:2])) if group else ""] + [role] * (role != HIDDEN)
-        about += facts.claim_notes(claim, resolved=group is not None and group.bits > 0)
+        about += facts.claim_notes(claim, group)
         return {"label": claim.group, "notes": about, "dims": group.dims if group else ()}
 
     return [

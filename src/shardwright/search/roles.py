@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -75,7 +76,7 @@ def find_roles(analysis: Analysis) -> Roles:
     )  # fmt: skip
     dots = _weight_dots(analysis, groups_of, set(weights))
     worth = {g.index: g for g in analysis.groups}
-    residual = _residual(dots, worth)
+    residual = _residual(analysis, dots, worth)
     hidden = _hidden(dots, worth, {*residual, *batch})
     experts = tuple(sorted({g for d in dots for g in d.experts if g in worth} - set(batch)))
     in_matrices = {g for d in dots for g in d.groups}
@@ -281,12 +282,24 @@ def _weight_dot(op: Op, operand: int, groups_of: list[list[tuple[int, int]]]) ->
     return WeightDot(op.index, *(frozenset(sides[s]) for s in sides))
 
 
-def _residual(dots: tuple[WeightDot, ...], worth: Mapping[int, object]) -> tuple[int, ...]:
-    """Groups on most of the dots with parameters, both as what goes in and what comes out."""
+def _residual(
+    analysis: Analysis, dots: tuple[WeightDot, ...], worth: Mapping[int, object]
+) -> tuple[int, ...]:
+    """Groups on most of the dots with parameters, both as what goes in and what comes out.
+
+    Dots are counted by color: the residual stream is one color through all layers, while each
+    layer has a hidden dim of its own.
+    """
+    table, at = analysis.color_table.ops, {d.op: d for d in dots}
+    on_dots = {
+        (owner, color)
+        for owner, color in zip(table.owner.tolist(), table.color.tolist(), strict=True)
+        if owner in at and analysis.color_group[color] in at[owner].groups
+    }  # fmt: skip
     count: dict[int, int] = {}
-    for d in dots:
-        for g in d.groups:
-            count[g] = count.get(g, 0) + 1
+    for color, dots_of_color in Counter(color for _, color in on_dots).items():
+        g = int(analysis.color_group[color])
+        count[g] = max(count.get(g, 0), dots_of_color)
     both = {g for d in dots for g in d.contracted} & {g for d in dots for g in (d.free | d.slices)}
     most = max(HIDDEN_DOTS, RESIDUAL * len(dots))
     found = (g for g in both if g in worth and count[g] > most)
@@ -294,9 +307,13 @@ def _residual(dots: tuple[WeightDot, ...], worth: Mapping[int, object]) -> tuple
 
 
 def _hidden(dots: tuple[WeightDot, ...], worth: dict, taken: set[int]) -> tuple[int, ...]:  # type: ignore[type-arg]
-    """Dims that one matrix makes and another sums over, then vocabularies; none share a matrix."""
-    made = {g for d in dots for g in d.free}
-    summed = {g for d in dots for g in d.contracted}
+    """Dims that one matrix makes and a later one sums over, then vocabularies.
+
+    None share a matrix.
+    """
+    made = {g: d.op for d in reversed(dots) for g in d.free}  # where first
+    summed = {g: d.op for d in dots for g in d.contracted}  # where last
+    between = {g for g in made if made[g] < summed.get(g, -1)}
     looked_up = {g for d in dots for g in d.looked_up}
     sliced = {g for d in dots for g in d.experts}
 
@@ -307,7 +324,8 @@ def _hidden(dots: tuple[WeightDot, ...], worth: dict, taken: set[int]) -> tuple[
         )
 
     chosen: list[int] = []
-    for g in (*order(made & summed), *order((made | looked_up) - summed), *order(summed - made)):
+    ends = (made.keys() | looked_up) - summed.keys()
+    for g in (*order(between), *order(ends), *order(summed.keys() - made.keys())):
         if not any(g in d.groups and d.groups & set(chosen) for d in dots):
             chosen.append(g)
     return tuple(chosen)

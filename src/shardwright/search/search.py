@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
+from shardwright.analysis.table import human_seconds
 from shardwright.cost.cost import Cost
 from shardwright.cost.model import CostModel
 from shardwright.search.baselines import baselines
@@ -227,7 +228,7 @@ class _Run:
         return objective
 
     def _note(self, what: str, value: float) -> None:
-        shown = "over memory" if value >= OVER_MEMORY_S else f"{value * 1e3:.4g} ms"
+        shown = "over memory" if value >= OVER_MEMORY_S else human_seconds(value)
         self.how.append(f"{what}: {shown}")
 
     def found(self, memory: int) -> Found:

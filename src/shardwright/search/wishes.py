@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any
 
 from shardwright.analysis.analysis import Analysis
+from shardwright.analysis.labels import fits
 from shardwright.cost.devices import Device
 from shardwright.cost.model import CostModel
 from shardwright.errors import ShardwrightError
@@ -37,19 +37,18 @@ class Wish:
 
 
 def matching(context: Context, pattern: str) -> list[int]:
-    """Input values whose path matches; * stands for anything, a bare name for a path's end."""
+    """Input values whose path matches, as JAX or as reports write it.
+
+    * stands for anything, a bare name for a path's end.
+    """
     program = context.model.analysis.program
     if not isinstance(pattern, str):
         raise ShardwrightError(
             f"a tactic names {pattern!r:.60}, which is no argument path and no label",
             try_="\"params['w1']\", or \"*['w1']\"",
         )
-    escaped = pattern.replace("[", "[[]")
-    return [
-        v for v in program.inputs
-        if fnmatchcase(path := program.values[v].path or "", escaped)
-        or path.endswith((f"['{pattern}']", f".{pattern}")) or path == pattern
-    ]  # fmt: skip
+    paths = {v: program.values[v].path or "" for v in program.inputs}
+    return [v for v, path in paths.items() if fits(path, pattern) or fits(path, f"*.{pattern}")]
 
 
 def pinned_wishes(context: Context, tactics: Iterable[Tactic]) -> list[Wish]:
