@@ -39,10 +39,13 @@ def _slot_bytes(op: OpClass, local: tuple[int, ...]) -> list[int]:
     return out
 
 
-def least_factor_s(model: CostModel, shares: Sequence[float] | np.ndarray) -> np.ndarray:
+def least_factor_s(
+    model: CostModel, shares: Sequence[float] | np.ndarray | float = 0.0
+) -> np.ndarray:
     """[factors] seconds that no state can go below: compute alone, all devices sharing traffic.
 
-    `shares` are of the compute of each phase, as in Hiding.coefficients; what is left counts.
+    `shares` are of the compute of each phase, as in Hiding.coefficients; what is left counts. With
+    none, all of it: what is hidden then is links.
     """
     devices, counts = float(np.prod(model.mesh.sizes)), np.ones(model.slack.phases)
     counts[model.graph.hiding.phases] -= shares
