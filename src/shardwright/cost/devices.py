@@ -70,6 +70,7 @@ class Device:
     name: str
     flops_per_s: Mapping[str, float]  # of the matrix unit, by dtype in XLA's spelling
     vector_flops_per_s: float  # elementwise and reductions
+    clock_hz: float = 0.0  # of the cycles that a compiler estimates; 0: it estimates none
     memory_bytes: int
     memory_bytes_per_s: float
     reserved_bytes: int = 0  # kept by the runtime: a plan may use memory_bytes - reserved_bytes
