@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -477,3 +477,56 @@ def key_impl(dtype: Any) -> Any:
 def jaxprs_in(eqn: Any) -> list[Any]:
     """The open jaxprs that an equation holds."""
     return list(core.jaxprs_in_params(eqn.params))
+
+
+# Where JAX keeps the grouped matrix multiplications of megablox.
+_MEGABLOX = "/pallas/ops/tpu/megablox/"
+
+
+def library_call(eqn: Any) -> str | None:
+    """The name of a library's function that is one op, though JAX traces its insides; else None.
+
+    Megablox with an offset, or adding to an array that is there, is not one of them.
+    """
+    if eqn.primitive.name != "jit" or eqn.params["name"] not in ("gmm", "tgmm"):
+        return None
+    source = eqn.params["jaxpr"].jaxpr.debug_info.func_src_info or ""
+    if _MEGABLOX not in source or len(eqn.invars) != 3:
+        return None
+    return f"megablox_{eqn.params['name']}"
+
+
+class Megablox(NamedTuple):
+    """The static arguments of a grouped matrix multiplication."""
+
+    tiling: tuple[int, int, int]  # of rows, contraction and columns of `gmm`
+    transposed: bool  # the weights are [groups, columns, contraction]
+    interpret: Any
+
+
+def megablox_of(params: Mapping[str, Any]) -> Megablox:
+    """The static arguments of a call of megablox, read from the kernel that it was traced to."""
+    (kernel,) = [
+        eqn for eqn in params["jaxpr"].jaxpr.eqns if eqn.primitive.name == "pallas_call"
+    ]  # fmt: skip
+    mapping = kernel.params["grid_mapping"]
+    rows_and_k, *_, out = [
+        [getattr(b, "block_size", 1) for b in m.block_shape] for m in mapping.block_mappings
+    ]
+    rows, k = rows_and_k
+    columns = mapping.block_mappings[1].index_map_jaxpr.jaxpr  # its first grid dim, of gmm
+    transposed = params["name"] == "gmm" and columns.outvars[-1] is not columns.invars[0]
+    return Megablox((rows, k, out[-1]), transposed, kernel.params["interpret"])
+
+
+def megablox(params: Mapping[str, Any], args: Sequence[Any], groups: int, offset: Any) -> Any:
+    """The product of a call of megablox on other shapes: of so many groups from `offset` on."""
+    module = importlib.import_module("jax.experimental.pallas.ops.tpu.megablox.gmm")
+    how = megablox_of(params)
+    dtype = params["jaxpr"].out_avals[0].dtype
+    if params["name"] == "gmm":
+        return module.gmm(
+            *args, dtype, how.tiling, offset, transpose_rhs=how.transposed,
+            interpret=how.interpret,
+        )  # fmt: skip
+    return module.tgmm(*args, dtype, how.tiling, offset, groups, interpret=how.interpret)

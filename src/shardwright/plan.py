@@ -334,11 +334,12 @@ class Plan:
         In a job of one process that is all of it; `local_part()` says what it is.
         """
         name, planned, wanted = self._argument("local_batch()", argnum, mesh)
-        if jax.tree.structure(batch) != jax.tree.structure(planned):
+        given: Any = jax.tree.structure(batch)
+        if given != jax.tree.structure(planned):
             raise ShardwrightError(
                 f"not what {self.record.program} takes as {name}",
                 planned=jax.tree.structure(planned),
-                got=jax.tree.structure(batch),
+                got=given,
                 try_="argnum=...: which argument it is",
             )
         return jax.tree_util.tree_map_with_path(

@@ -96,6 +96,8 @@ def find_lifetimes(
     for op in reversed(program.ops):  # fused work reads its sources where it is itself read
         if op.tie is Tie.MANUAL_IN:
             last[op.operands[0]] = max(last[op.operands[0]], op.index, last[op.results[0]])
+        if op.tie is Tie.MANUAL_OUT:  # fused work reads it under its name in the body
+            last[op.results[0]] = max(last[op.results[0]], last[op.operands[0]])
         for v in op.results:
             if not fusion.materialised[v]:
                 for s in fusion.sources[v]:

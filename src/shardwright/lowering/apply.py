@@ -15,7 +15,15 @@ import jax
 
 from shardwright import _jax
 from shardwright.errors import ShardwrightError
-from shardwright.lowering.actions import AS_IT_IS, ON_RESULTS, Actions, Constrain, Store, Unreduced
+from shardwright.lowering.actions import (
+    AS_IT_IS,
+    ON_RESULTS,
+    Actions,
+    Constrain,
+    StayInLoop,
+    Store,
+    Unreduced,
+)
 from shardwright.lowering.movement import Mover
 from shardwright.lowering.perform import Site, perform
 from shardwright.lowering.slots import Slot, all_invariant
@@ -99,7 +107,7 @@ class Lowering:
             return [Slot(a, unreduced=s.unreduced, invariant=s.invariant) for a, s in slots]
         site = Site(eqn, place.transposed, list(operands))
         perform(self.take(place.key) or AS_IT_IS, site, self.mover)
-        return _marked(site.results, operands)
+        return _marked(site.results, site.operands)
 
     def call(self, eqn: Any, called: Any, operands: list[Slot], place: Place) -> list[Slot]:
         """The results of a call: inlined, or rebuilt if it has rules of its own."""
@@ -127,6 +135,8 @@ class Lowering:
 
     def region(self, eqn: Any, borders: Borders, operands: list[Slot], place: Place) -> list[Slot]:
         """The results of a loop or branch, rebuilt with constrained bodies, or of a shard_map."""
+        if self.mover.in_loop and all_invariant(operands) and self.moves_inside(place.key):
+            operands = self.mover.kept_in_loop(operands)
         args = [s.array for s in operands]
         inlets: dict[Port, Inlet] = {}
         for entry in borders.entries:
@@ -158,6 +168,14 @@ class Lowering:
             results.append(Slot(self.result(tie, Slot(array, unreduced=unreduced))))
         return _marked(results, operands)
 
+    def moves_inside(self, key: Key) -> bool:
+        """Whether ops of a loop or branch move data between devices."""
+        return any(
+            isinstance(a, StayInLoop) or (isinstance(a, Constrain) and a.sends)
+            for inner, actions in self.steps.actions.items() if inner[: len(key)] == key
+            for a in actions
+        )  # fmt: skip
+
     def body(
         self, number: int, body: Body, inlets: Mapping[Port, Inlet],
         outlets: Mapping[Port, Outlet], place: Place,
@@ -186,7 +204,9 @@ class Lowering:
             if body.consts is not None:
                 fixed = given[: body.consts]
                 given[: body.consts] = [s._replace(invariant=True) for s in fixed]
-                changes = next((s.array for s in given[body.consts :]), None)
+                # Not a counter: XLA drops from a barrier what nothing else uses.
+                moving = [s.array for s in given[body.consts :]]
+                changes = max(moving, key=lambda a: a.size, default=None)
             with self.mover.another_trace(changes):
                 out = enter(self, body.jaxpr, given, place.body(number))
                 return [

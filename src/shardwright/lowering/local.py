@@ -15,7 +15,7 @@ Part = tuple[slice, ...]
 
 def local_part(sharding: NamedSharding, shape: tuple[int, ...], path: str) -> Part:
     """The slices of a global array that the devices of this process hold together."""
-    indices = list(sharding.addressable_devices_indices_map(shape).values())
+    indices = [index or () for index in sharding.addressable_devices_indices_map(shape).values()]
     part = []
     for dim, size in enumerate(shape):
         held = sorted({index[dim].indices(size)[:2] for index in indices})

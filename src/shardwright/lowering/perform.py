@@ -18,7 +18,7 @@ from shardwright.lowering.movement import Mover
 from shardwright.lowering.partial import add_up, in_first_part, over_leading, split_dims
 from shardwright.lowering.ragged import multiply
 from shardwright.lowering.shards import on_shards
-from shardwright.lowering.slots import Recipe, Slot
+from shardwright.lowering.slots import Recipe, Slot, all_invariant
 from shardwright.lowering.workarounds import clamped_starts, scattered, sliced
 
 
@@ -45,7 +45,8 @@ def perform(actions: Sequence[Action], site: Site, mover: Mover) -> None:
 def _constrain(action: do.Constrain, site: Site, mover: Mover) -> None:
     slot = site.operands[action.operand]
     array = mover.constrained(slot, action, transposed=site.transposed)
-    site.operands[action.operand] = Slot(array)
+    stays = action.sends and mover.in_loop
+    site.operands[action.operand] = Slot(array, invariant=slot.invariant and not stays)
 
 
 def _before_loop(action: do.BeforeLoop, site: Site, mover: Mover) -> None:
@@ -57,6 +58,11 @@ def _start_sum(action: do.StartSum, site: Site, mover: Mover) -> None:
     (slot,) = site.operands
     parts = in_first_part(slot.array, action.of.sizes)
     site.operands = [Slot(mover.lead(parts, (action.of.spec,)), unreduced=action.of)]
+
+
+def _stay_in_loop(action: do.StayInLoop, site: Site, mover: Mover) -> None:
+    if mover.in_loop and all_invariant(site.operands):
+        site.operands = mover.kept_in_loop(site.operands)
 
 
 def _clamp_starts(action: do.ClampStarts, site: Site, mover: Mover) -> None:
@@ -173,7 +179,8 @@ def _store(action: do.Store, site: Site, mover: Mover) -> None:
 
 _PERFORM: dict[type, Callable[[Any, Site, Mover], None]] = {
     do.Constrain: _constrain, do.BeforeLoop: _before_loop, do.StartSum: _start_sum,
-    do.ClampStarts: _clamp_starts, do.Compute: _compute, do.Rematerialize: _rematerialize,
+    do.StayInLoop: _stay_in_loop, do.ClampStarts: _clamp_starts, do.Compute: _compute,
+    do.Rematerialize: _rematerialize,
     do.PickEntries: _pick_entries, do.OnShards: _on_shards, do.Convolve: _convolve,
     do.RaggedDot: _ragged_dot,
     do.PartialSums: _partial_sums, do.PassSums: _pass_sums, do.Reduce: _reduce, do.Store: _store,

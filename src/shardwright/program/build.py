@@ -20,6 +20,7 @@ from shardwright.program.interpret import (
     Place,
     enter,
     interpret,
+    op_name,
 )  # fmt: skip
 from shardwright.program.pins import shard_map_pins, user_pins
 from shardwright.program.regions import Borders, Split
@@ -132,7 +133,7 @@ class Builder:
         results = [self.new_value(v.aval, index) for v in eqn.outvars]
         kernel = eqn.primitive.name == "pallas_call"
         rule = self.known.rule(eqn, self.arrays(operands) if kernel else NO_CONSTANTS)
-        self.append(place.key, eqn.primitive.name, operands, results, rule, eqn, place)
+        self.append(place.key, op_name(eqn), operands, results, rule, eqn, place)
         self.pins += user_pins(eqn, results, transposed=place.transposed)
         return results
 

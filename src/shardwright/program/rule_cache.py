@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwright.program.interpret import op_name
 from shardwright.program.regions import Split
 from shardwright.program.ties import CARRIES, Tie
 from shardwright.rules.registry import lookup
@@ -33,7 +34,7 @@ class RuleCache:
 
     def rule(self, eqn: Any, constants: Mapping[int, Any] = NO_CONSTANTS) -> Rule:
         """The rule of an op: that of all ops with its shapes, parameters and known operands."""
-        name = eqn.primitive.name
+        name = op_name(eqn)
         types = tuple([(v.aval.shape, v.aval.dtype) for v in eqn.invars])
         try:
             known = tuple((i, id(array)) for i, array in constants.items())

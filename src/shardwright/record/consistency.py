@@ -34,7 +34,8 @@ def disagreements(record: PlanRecord) -> Iterator[str]:
         if any(axis >= len(mesh.names) for on in dims for axis in on):
             yield f"pinned['{value}']: expected numbers of axes of {mesh}"
     for i, array in enumerate(record.arrays):
-        yield from _spec_faults(f"arrays[{i}]['spec']", array.type, array.spec, mesh)
+        place = f"arrays[{i}]['spec']"
+        yield from _spec_faults(place, array.type, array.spec, mesh, padded=True)
     for path in record.kinds:
         if path not in record.arguments:
             yield f"kinds: {path!r} is no argument"
@@ -67,8 +68,13 @@ def _timeline_faults(record: PlanRecord) -> Iterator[str]:
             yield f"{place}['bytes']: expected one number per kind of memory"
 
 
-def _spec_faults(place: str, type_: str, spec: Spec, mesh: Mesh) -> Iterator[str]:
-    """Of one array: its type is one, known axes split its dims evenly, each once."""
+def _spec_faults(
+    place: str, type_: str, spec: Spec, mesh: Mesh, *, padded: bool = False
+) -> Iterator[str]:
+    """Of one array: its type is one, known axes split its dims, each once.
+
+    What is computed inside may be padded; arguments and results are split evenly.
+    """
     if type_ == "literal":
         if spec:
             yield f"{place}: a literal is not split"
@@ -84,7 +90,7 @@ def _spec_faults(place: str, type_: str, spec: Spec, mesh: Mesh) -> Iterator[str
     yield from _unknown(place, [axis for on in spec for axis in on], mesh)
     for d, (size, on) in enumerate(zip(shape, spec, strict=True)):
         shards = math.prod(mesh.shape.get(axis, 1) for axis in on)
-        if size % shards:
+        if size % shards and not padded:
             yield f"{place}[{d}]: {'+'.join(on)}={shards} does not divide {size}"
 
 

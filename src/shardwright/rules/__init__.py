@@ -6,6 +6,7 @@ from shardwright.rules import (  # noqa: F401  (they register)
     convolution,
     elementwise,
     fft,
+    grouped,
     indexing,
     linalg,
     misc,

@@ -11,6 +11,7 @@ from shardwright.rules.rule import OpShape, Rule, opaque_rule
 RuleFn = Callable[[OpShape], Rule]
 
 RULES: dict[str, RuleFn] = {}
+LIBRARY_RULES: dict[str, RuleFn] = {}  # of libraries' functions that are one op
 # The user's rules: by primitive name, ffi target or Pallas kernel name.
 USER_RULES: dict[str, RuleFn] = {}
 
@@ -51,18 +52,18 @@ _ODD_INPUT = (
 )  # fmt: skip
 
 
-def register(*names: str) -> Callable[[RuleFn], RuleFn]:
+def register(*names: str, table: dict[str, RuleFn] = RULES) -> Callable[[RuleFn], RuleFn]:
     """Makes the decorated function the rule of these primitives; a second rule is an error."""
 
     def put(fn: RuleFn) -> RuleFn:
         for name in names:
-            if name in RULES:
+            if name in table:
                 raise ShardwrightError(
                     f"primitive {name!r} has a rule already",
-                    first=f"{RULES[name].__module__}.{RULES[name].__qualname__}",
+                    first=f"{table[name].__module__}.{table[name].__qualname__}",
                     try_="remove one of the two",
                 )
-            RULES[name] = fn
+            table[name] = fn
         return fn
 
     return put
@@ -76,7 +77,7 @@ def lookup(op: OpShape) -> Rule:
     for name in (op.name, *_called_names(op)):
         if name in USER_RULES:
             return USER_RULES[name](op)
-    rule = RULES.get(op.name)
+    rule = RULES.get(op.name) or LIBRARY_RULES.get(op.name)
     if rule is not None:
         try:
             return rule(op)
