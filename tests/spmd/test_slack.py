@@ -17,7 +17,9 @@ W, X, STACK = jnp.ones((8, 8)), jnp.ones((4, 8)), jnp.ones((3, 8, 8))
 
 
 def forward(ws: Any, x: Any) -> Any:
-    return jnp.tanh(x @ ws[0]) @ ws[1]
+    for w in ws:
+        x = jnp.tanh(x @ w)
+    return x
 
 
 def loss(ws: Any, x: Any) -> Any:
@@ -35,7 +37,7 @@ def clipped(ws: Any, x: Any) -> Any:
 
 
 def scanned(stack: Any, x: Any) -> Any:
-    return jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, stack)[0]
+    return jax.lax.scan(lambda x, w: (jnp.tanh(x @ w) @ w, None), x, stack)[0]
 
 
 def scanned_grad(stack: Any, x: Any) -> Any:
@@ -44,35 +46,40 @@ def scanned_grad(stack: Any, x: Any) -> Any:
 
 def accumulated(w: Any, xs: Any) -> Any:
     def add(total: Any, x: Any) -> Any:
-        return total + x.T @ jnp.tanh(x @ w), None
+        return total + x.T @ x, x @ w
 
-    return jax.lax.scan(add, jnp.zeros_like(w), xs)[0]
+    return jax.lax.scan(add, jnp.zeros_like(w), xs)
 
 
 def looped(w: Any, x: Any) -> Any:
-    return jax.lax.while_loop(lambda x: x[0, 0] < 1, lambda x: x @ w, x)
+    return jax.lax.while_loop(lambda x: x[0, 0] < 1, lambda x: x @ w @ w, x)
 
 
-def cast(w: Any, x: Any) -> Any:
-    return x @ w.astype(jnp.bfloat16).T
+def two(w: Any, x: Any) -> Any:
+    """Neither dot needs the other; a cast weight is there as early as the weight."""
+    return x @ w.astype(jnp.bfloat16).T, x.T @ x
 
 
 # Of every dot, in order: operands -> result; a letter for each phase, - for what blocks.
 CASES: list[tuple[Callable[..., Any], tuple[Any, ...], list[str]]] = [
-    # Activations wait for each other; the last result is only handed on.
-    (forward, ([W, W], X), ["a a -> -", "- a -> a"]),
-    (cast, (W, X.astype(jnp.bfloat16)), ["a a -> a"]),
+    # The first dot has nothing to hide behind, nor has the last. Activations wait for each other.
+    (forward, ([W, W, W], X), ["- - -> -", "- a -> -", "- a -> -"]),
+    (two, (W, X.astype(jnp.bfloat16)), ["- - -> a", "a a -> -"]),
     # Backward (b): gradients of weights end late, those of activations block. What the forward
     # pass saved is there when the backward pass begins, and so is what is computed from it alone.
-    (sgd, ([W, W], X), ["a a -> -", "- a -> -", "b b -> b", "b b -> -", "- b -> b"]),
+    (sgd, ([W, W], X), ["- - -> -", "- a -> -", "- - -> b", "b b -> -", "- b -> -"]),
     # A norm of all gradients is computed after the backward pass: until its end they may be late.
-    (clipped, ([W, W], X), ["a a -> -", "- a -> -", "b b -> b", "b b -> -", "- b -> b"]),
+    (clipped, ([W, W], X), ["- - -> -", "- a -> -", "- - -> b", "b b -> -", "- b -> -"]),
     # A trip's weights are there when it begins (b: the body), what it carries is not.
-    (scanned, (STACK, X), ["- b -> -"]),
-    (scanned_grad, (STACK, X), ["- b -> -", "- d -> d", "- d -> -"]),
+    (scanned, (STACK, X), ["- - -> -", "- b -> -"]),
+    (
+        scanned_grad,
+        (STACK, X),
+        ["- - -> -", "- b -> -", "- - -> d", "- d -> -", "- d -> d", "- d -> -"],
+    ),
     # A carry that is only added to is handed on, from trip to trip.
-    (accumulated, (W, jnp.ones((3, 8, 8))), ["b b -> -", "b - -> b"]),
-    (looped, (W, X), ["- c -> -"]),  # b: the condition
+    (accumulated, (W, jnp.ones((3, 8, 8))), ["- - -> b", "b b -> -"]),
+    (looped, (W, X), ["- - -> -", "- c -> -"]),  # b: the condition
 ]
 
 

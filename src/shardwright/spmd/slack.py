@@ -4,7 +4,7 @@ A *phase* is a stretch that runs in one go: of each region the forward pass, the
 what follows it. What is there when a phase begins can be moved before it is needed: weights are
 gathered ahead. What a phase only hands on can be moved after it was made: gradients are reduced
 late. Such movements are *hideable* behind the compute of their phase. Every other one stands
-between two ops that need each other, and blocks.
+between two ops that need each other, or at an end of its phase, and blocks.
 """
 
 from __future__ import annotations
@@ -38,14 +38,19 @@ def find_slack(program: Program) -> Slack:
         """[operands but literals] whether each is there when a phase begins."""
         return [made[v] != at or ready[v] for v in op.operands if v != LITERAL]
 
+    works = [not (op.rule.fusible or op.tie or op.is_region) for op in program.ops]
+    numbers = [i for i, is_work in enumerate(works) if is_work]
+    first = {phase[i]: i for i in reversed(numbers)}  # nothing runs before it,
+    last = {phase[i]: i for i in numbers}  # nothing after it
     operands, results = [], []
     for op in program.ops:
         passes = op.rule.fusible or op.tie is not None
         late = not op.is_region and not any(needed[v] for v in op.results)
+        late = late and last.get(phase[op.index]) != op.index
         here, moves_late = phase[op.index], late and passes
         if op.tie in LEAVES_TRIP:  # moved in every trip, not after the loop
             here, moves_late = ends[op.body[0]], not any(needed[v] for v in op.operands)
-        found = early(op, here)
+        found = [one and first.get(here) != op.index for one in early(op, here)]
         operands.append(tuple([here if one or moves_late else BLOCKS for one in found]))
         there = begins[op.body[0]] if op.tie is Tie.SCAN_XS else phase[op.index]
         ahead = op.tie is Tie.SCAN_XS or (passes and op.tie not in EXITS and all(found))
