@@ -21,10 +21,13 @@ from typing import Any
 
 import shardwright as sw
 from benchmarks.measured_models import Config, train_step
+from benchmarks.measured_report import page, plot, table
 from shardwright.cost.cost import Cost
 
 HERE = Path(__file__).resolve().parent
 NO_LIMIT = 10**15  # bytes: what was measured did fit, with offloading in some rows
+# Asynchronous tensor parallelism splits dots so that activations move beside them, as weights do.
+ASYNC_TP = 0.8
 BARS = {"median": 0.08, "p90": 0.20, "worst": 1.5}
 
 
@@ -48,7 +51,7 @@ class Row:
     @property
     def device(self) -> str:
         """The name of the device in devices.toml."""
-        return "h100-96" if "96 GB" in self["hardware"] else self["hardware"]
+        return "h100-96" if "96 GB" in self["hardware"] else self["hardware"].split(" (")[0]
 
     @property
     def measured_s(self) -> float:
@@ -82,64 +85,93 @@ def read_rows(path: Path = HERE / "measured.csv") -> list[Row]:
 
 
 def model_of(row: Row) -> Config:
-    """The model as its codebase has it."""
+    """The model as its codebase has it; what the row says in brackets comes before the family."""
     number = {name: int(row[name]) for name in ("layers", "d_model", "d_ff", "vocab", "seq")}
-    heads, kv_heads = int(row["n_heads"]), int(row["n_kv_heads"])
-    family = next(f for f in FAMILIES if row.model.startswith(f))
+    heads, said = int(row["n_heads"]), row["model"].lower()
+    family: dict[str, Any] = next(
+        (style for name, style in FAMILIES.items() if row.model.startswith(name)), GATED
+    )
+    head_dim = re.search(r"head_dim (\d+)", said)
+    experts = re.search(r"(\d+) experts, top (\d+)", said)
+    style = {
+        "d_head": int(head_dim[1]) if head_dim else number["d_model"] // heads,
+        "experts": int(experts[1]) if experts else 0,
+        "top_k": int(experts[2]) if experts else 0,
+        **family,
+    }
     return Config(
         **number,
+        **style,
         heads=heads,
-        kv_heads=kv_heads,
+        kv_heads=int(row["n_kv_heads"]),
         batch=int(row["global_batch"]),
         keeps=_keeps(row["remat"]),
-        reduce_f32="DEFAULT" in row["precision"] or "torchtitan" in row["source"],
+        reduce_f32="DEFAULT" in row["precision"]
+        or any(name in row["source"] for name in ("torchtitan", "Megatron")),
+        eager="llm-foundry" in row["source"]
+        or "Megatron" in row["source"]
+        or "eager" in row["precision"],
         **_kernel(row),
-        **{"d_head": number["d_model"] // heads, **FAMILIES[family]},
     )
 
 
 # What the table of rows does not say of a model.
+GATED = {"tied": False, "gated": True}
+PLAIN = {"tied": True, "gated": False, "rotary": False, "fused_qkv": True}
 FAMILIES: dict[str, dict[str, Any]] = {
-    "llama": {"tied": False, "gated": True},
-    "mistral": {"tied": False, "gated": True},
-    "mpt": {"tied": True, "gated": False, "rotary": False},  # ALiBi: inside the kernel
-    "gpt3": {"tied": True, "gated": False, "rotary": False},
-    "maxtext": {"tied": True, "gated": False, "parallel": True, "d_head": 256},
-    "gpt-oss": {"tied": False, "gated": True, "d_head": 64, "experts": 128, "top_k": 4},
+    "mpt": PLAIN,  # its ALiBi is inside the kernel
+    "gpt3": PLAIN,
+    "maxtext": {"tied": True, "gated": False, "parallel": True},
+    "gpt-oss": GATED | {"d_head": 64},
+    "gemma": {"tied": True, "gated": True},
 }
 
 
 def _kernel(row: Row) -> dict[str, Any]:
-    """Which kernel computes attention: MaxText's defaults of 2023, or those of the v6e recipes."""
+    """Which kernel computes attention: MaxText's defaults of 2023, or those of the recipes."""
     if not row.device.startswith("tpu"):
         return {}
     tuned = "tpu-recipes" in row["source"]
-    return {"splash_block": 2048 if tuned else 512, "fused_backward": tuned}
+    return {
+        "splash_block": min(2048 if tuned else 512, int(row["seq"])),
+        "fused_backward": tuned,
+    }
 
 
 def _keeps(remat: str) -> str:
-    if remat.startswith("custom"):
+    """What a layer keeps, as a key of KEEPS."""
+    if remat.startswith("custom") or "offload" in remat:
         return "projections"
-    return {"selective, per op": "every second dot", "recipe default": "none"}.get(remat, remat)
+    named = {"selective, per op": "every second dot", "recipe default": "none", "": "none"}
+    return named.get(remat, remat)
 
 
 def mesh_of(row: Row) -> tuple[sw.Mesh, list[Any]]:
     """The published mesh, and its strategy as tactics."""
     axes = row.axes
-    tactics: list[Any] = []
-    if "expert" in axes:
-        replicas = axes["data"] // axes["expert"]
-        sizes = {"data": replicas, "expert": axes["expert"]}
-        tactics = [sw.ExpertParallel("expert")]
-        return sw.Mesh(sizes), tactics + [sw.DataParallel("data")] * (replicas > 1)
-    if "dcn_data" in axes:
-        tactics.append(sw.DataParallel("dcn_data"))
-    tactics.append(sw.FSDP("fsdp"))
-    if "tensor" in axes:
-        tactics.append(sw.Megatron("tensor"))
-        if "torchtitan" in row["source"]:
-            tactics.append(sw.SequenceParallel("tensor"))
-    return sw.Mesh(axes, dcn=("dcn_data",) if "dcn_data" in axes else ()), tactics
+    if "expert" in axes and "fsdp" not in axes:  # Megatron: experts are spread over data ranks
+        replicas = axes.pop("data", int(row["chips"])) // axes["expert"]
+        axes = {"data": replicas} | axes
+    unknown = axes.keys() - TACTICS.keys()
+    if unknown:
+        raise ValueError(f"{row.name}: no tactic for {', '.join(unknown)}")
+    axes = {name: axes[name] for name in TACTICS if axes.get(name, 1) > 1}  # major to minor
+    tactics = [tactic(name) for name in axes for tactic in TACTICS[name]]
+    if "tensor" in axes and "torchtitan" in row["source"]:
+        tactics.append(sw.SequenceParallel("tensor"))
+    return sw.Mesh(axes, dcn=tuple(name for name in axes if name.startswith("dcn_"))), tactics
+
+
+# The published parallelisms, major to minor.
+TACTICS: dict[str, tuple[Any, ...]] = {
+    "dcn_data": (sw.DataParallel,),
+    "dcn_fsdp": (sw.FSDP,),
+    "data": (sw.DataParallel,),
+    "fsdp": (sw.FSDP,),
+    "context": (sw.ContextParallel,),
+    "expert": (sw.ExpertParallel,),
+    "tensor": (sw.Megatron,),
+}
 
 
 def replay(row: Row) -> Replay:
@@ -149,23 +181,9 @@ def replay(row: Row) -> Replay:
     plan = sw.partition(
         example.fn, *example.args, mesh=mesh, device=row.device, tactics=tactics,
         memory=NO_LIMIT, donate_argnums=example.donate_argnums,
+        **({"overlap": ASYNC_TP} if "async TP" in row["mesh"] else {}),
     )  # fmt: skip
     return Replay(row, plan.cost)
-
-
-def table(replays: Sequence[Replay]) -> str:
-    """One line per row, the worst first."""
-    lines = [
-        "| published step | measured | predicted | ratio | compute | links |",
-        "|---|---|---|---|---|---|",
-    ]
-    for one in sorted(replays, key=lambda one: -abs(math.log(one.ratio))):
-        cost = one.cost
-        lines.append(
-            f"| {one.row.name} | {one.row.measured_s:.3f} s | {cost.step_s:.3f} s "
-            f"| {one.ratio:.2f} | {cost.compute_s:.3f} s | {cost.link_s:.3f} s |"
-        )
-    return "\n".join(lines)
 
 
 def summary(replays: Sequence[Replay]) -> dict[str, float]:
@@ -183,6 +201,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", default=str(HERE / "measured.csv"), help="another table of rows")
     parser.add_argument("--only", default="", help="a part of the names of rows")
+    parser.add_argument("--write", action="store_true", help="docs/fidelity.md and its plot")
     given = parser.parse_args(argv)
     rows = [row for row in read_rows(Path(given.rows)) if given.only in row.name]
     replays = [replay(row) for row in rows]
@@ -190,6 +209,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     found = summary(replays)
     for name, value in found.items():
         print(f"{name} {value:.3f} (bar {BARS[name]:g})")
+    if given.write:
+        docs = HERE.parent / "docs"
+        (docs / "fidelity.md").write_text(page(replays, found, BARS), encoding="utf-8")
+        (docs / "pictures" / "measured.svg").write_text(plot(replays), encoding="utf-8")
     return int(any(value > BARS[name] for name, value in found.items()))
 
 

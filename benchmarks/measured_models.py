@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
+from benchmarks import measured_eager as eager
 from benchmarks.measured_attention import flash_attention, splash_attention
 from shardwright.zoo.example import Example
 from shardwright.zoo.parameters import dense, draw, ones, stacked
@@ -52,9 +53,11 @@ class Config:
     gated: bool
     parallel: bool = False  # attention and MLP read the same norm and are added
     rotary: bool = True
+    fused_qkv: bool = False
     experts: int = 0
     top_k: int = 0
     keeps: str = "none"  # a key of KEEPS
+    eager: bool = False  # norms and activations are kernels of their own, nothing is fused
     reduce_f32: bool = False  # gradients of weights are summed over devices in f32
     splash_block: int = 0  # of the TPU kernel of attention; 0: flash attention of GPUs
     fused_backward: bool = False  # of the TPU kernel
@@ -83,13 +86,12 @@ def train_step(config: Config, name: str) -> Example:
 
 def _weights(config: Config) -> dict[str, Any]:
     d, f, k, e = config.d_model, config.d_ff, config.d_head, config.experts
-    layer = {
-        "norm1": ones(d),
-        "wq": dense(d, config.heads, k),
-        "wk": dense(d, config.kv_heads, k),
-        "wv": dense(d, config.kv_heads, k),
-        "wo": dense(config.heads, k, d),
-    }
+    layer = {"norm1": ones(d), "wo": dense(config.heads, k, d)}
+    if config.fused_qkv:
+        layer["wqkv"] = dense(d, 3, config.heads, k)
+    else:
+        layer["wq"] = dense(d, config.heads, k)
+        layer |= {name: dense(d, config.kv_heads, k) for name in ("wk", "wv")}
     expert = (e,) if e else ()
     layer |= {"w1": dense(*expert, d, f), "w2": dense(*expert, f, d)}
     layer |= {"w3": dense(*expert, d, f)} if config.gated else {}
@@ -112,7 +114,7 @@ def _loss(config: Config, params: Any, batch: Any) -> jax.Array:
         policy = jax.checkpoint_policies.save_only_these_names(*kept)
         block = jax.checkpoint(block, policy=policy, prevent_cse=False)
     x, _ = jax.lax.scan(lambda x, layer: (block(layer, x), None), x, params["layers"])
-    x = _norm(x, params["final_norm"])
+    x = _norm(config, x, params["final_norm"])
     dot = functools.partial(_dot, config)
     if config.tied:
         logits = dot("bsd,vd->bsv", x, params["embedding"])
@@ -124,12 +126,17 @@ def _loss(config: Config, params: Any, batch: Any) -> jax.Array:
 def _block(config: Config, layer: Any, x: jax.Array) -> jax.Array:
     """One layer on the residual stream x [B, S, D]."""
     dot = functools.partial(_dot, config)
-    normed = _norm(x, layer["norm1"])
-    q = checkpoint_name(dot("bsd,dhk->bshk", normed, layer["wq"]), "q")
-    k = checkpoint_name(dot("bsd,dnk->bsnk", normed, layer["wk"]), "k")
-    v = checkpoint_name(dot("bsd,dnk->bsnk", normed, layer["wv"]), "v")
+    normed = _norm(config, x, layer["norm1"])
+    if config.fused_qkv:
+        q, k, v = jnp.moveaxis(dot("bsd,dchk->bschk", normed, layer["wqkv"]), 2, 0)
+    else:
+        q = dot("bsd,dhk->bshk", normed, layer["wq"])
+        k = dot("bsd,dnk->bsnk", normed, layer["wk"])
+        v = dot("bsd,dnk->bsnk", normed, layer["wv"])
+    q, k, v = (checkpoint_name(x, name) for x, name in ((q, "q"), (k, "k"), (v, "v")))
     if config.rotary:
-        q, k = _rotate(q), _rotate(k)
+        rotate = eager.through_f32 if config.eager else _rotate
+        q, k = rotate(q), rotate(k)
     if config.splash_block:
         context = splash_attention(
             q, k, v, block=config.splash_block, fused_backward=config.fused_backward
@@ -142,7 +149,7 @@ def _block(config: Config, layer: Any, x: jax.Array) -> jax.Array:
     if config.parallel:
         return x + attended + mlp(config, layer, normed)
     x = x + attended
-    return x + mlp(config, layer, _norm(x, layer["norm2"]))
+    return x + mlp(config, layer, _norm(config, x, layer["norm2"]))
 
 
 def _feed_forward(config: Config, layer: Any, x: jax.Array) -> jax.Array:
@@ -151,7 +158,9 @@ def _feed_forward(config: Config, layer: Any, x: jax.Array) -> jax.Array:
     hidden = checkpoint_name(dot("bsd,df->bsf", x, layer["w1"]), "gate")
     if config.gated:
         up = checkpoint_name(dot("bsd,df->bsf", x, layer["w3"]), "up")
-        hidden = jax.nn.silu(hidden) * up
+        hidden = _gate(config, hidden, up)
+    elif config.eager:
+        hidden = eager.unary(hidden)
     else:
         hidden = jax.nn.relu(hidden) if config.parallel else jax.nn.gelu(hidden)
     return checkpoint_name(dot("bsf,fd->bsd", hidden, layer["w2"]), "down")
@@ -173,13 +182,24 @@ def _experts(config: Config, layer: Any, x: jax.Array) -> jax.Array:
     token = (order // k)[:, slots]  # [B, E, C]
     weight = jnp.take_along_axis(weight.reshape(b, s * k), order, axis=1)[:, slots]
     sent = jax.vmap(lambda x, token: x[token])(x, token)
+    sent = eager.unary(sent) if config.eager else sent  # what arrives is sorted by expert
     hidden = dot("becd,edf->becf", sent, layer["w1"])
-    hidden = jax.nn.silu(hidden) * dot("becd,edf->becf", sent, layer["w3"])
-    done = dot("becf,efd->becd", hidden, layer["w2"]) * weight[..., None].astype(x.dtype)
+    hidden = _gate(config, hidden, dot("becd,edf->becf", sent, layer["w3"]))
+    done = dot("becf,efd->becd", hidden, layer["w2"])
+    done = eager.unary(done) if config.eager else done  # and back
+    done = done * weight[..., None].astype(x.dtype)
     return jax.vmap(lambda done, token: jnp.zeros_like(x[0]).at[token].add(done))(done, token)
 
 
-def _norm(x: jax.Array, gain: jax.Array) -> jax.Array:
+def _gate(config: Config, hidden: jax.Array, up: jax.Array) -> jax.Array:
+    if config.eager:
+        return eager.product(eager.unary(hidden), up)
+    return jax.nn.silu(hidden) * up
+
+
+def _norm(config: Config, x: jax.Array, gain: jax.Array) -> jax.Array:
+    if config.eager:  # its gain, of D numbers, is left out
+        return eager.unary(x)
     wide = x.astype(jnp.float32)
     scale = jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + 1e-6)
     return (wide * scale * gain).astype(x.dtype)

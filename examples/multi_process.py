@@ -23,7 +23,6 @@ def train(directory: Path) -> list[str]:
     import jax
     import numpy as np
     import orbax.checkpoint as ocp
-    from jax.experimental import multihost_utils
 
     import shardwright as sw
     from shardwright import zoo
@@ -31,15 +30,14 @@ def train(directory: Path) -> list[str]:
     example = zoo.programs("tiny")["transformer_train"]
 
     def plan_of(name: str, *tactics: Any) -> sw.Plan:
-        """The plan of this name: made and saved by the first process, read by the others."""
-        path = directory / f"{name}.json"
+        """The plan of this name: made by the first process, which keeps a file, taken by all."""
+        plan = sw.partition(
+            example.fn, *example.args, mesh=MESH, device="h100", tactics=tactics,
+            donate_argnums=example.donate_argnums,
+        )  # fmt: skip
         if jax.process_index() == 0:
-            sw.partition(
-                example.fn, *example.args, mesh=MESH, device="h100", tactics=tactics,
-                donate_argnums=example.donate_argnums,
-            ).save(path)  # fmt: skip
-        multihost_utils.sync_global_devices(f"plan {name}")
-        return sw.load(path).bind(example.fn, *example.args)
+            plan.save(directory / f"{name}.json")
+        return plan
 
     fsdp = plan_of("fsdp", sw.FSDP("data"), sw.Megatron("model"))
     megatron = plan_of("megatron", sw.DataParallel("data"), sw.Megatron("model"))

@@ -76,7 +76,7 @@ JSON = {
     "show plan.json": "specs", "explain plan.json": "text", "diff plan.json plan.json": "differ",
     "explain plan.json --collective 1": "seconds", "explain plan.json --tensor w": "local",
     "explain plan.json --why-not DataParallel(model)": "applies",
-    "report plan.json": "written", "trace plan.json -o step.json": "written",
+    "report plan.json": "written", "report plan.json plan.json": "written", "trace plan.json -o step.json": "written",
     "trace plan.json -o -": "traceEvents",
     "check steps.py:train_step plan.json": "ok", "verify steps.py:train_step plan.json": "ok",
     "analyze steps.py:train_step": "group", "devices": "tpu-v5e", "rules dot_general": "rule",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import re
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
-from jax._src import core, source_info_util
+from jax._src import core, distributed, source_info_util
 from jax.extend.core import jaxpr_as_fun
 
 Literal = core.Literal
@@ -59,9 +61,67 @@ def open_jaxpr(jaxpr: Any) -> tuple[Any, list[Any]]:
     return (jaxpr.jaxpr, list(jaxpr.consts)) if isinstance(jaxpr, ClosedJaxpr) else (jaxpr, [])
 
 
+class Job(NamedTuple):
+    """This process among those that jax.distributed.initialize() has joined, and their store."""
+
+    process: int
+    processes: int
+    store: Any
+
+    def put_bytes(self, key: str, value: bytes) -> None:
+        """Publishes a value for all processes."""
+        self.store.key_value_set_bytes(key, value)
+
+    def wait_bytes(self, key: str, seconds: float) -> bytes:
+        """The value that some process publishes; TimeoutError after so many seconds."""
+        try:
+            return self.store.blocking_key_value_get_bytes(key, int(seconds * 1e3))
+        except jax.errors.JaxRuntimeError as error:
+            if "DEADLINE_EXCEEDED" in str(error):
+                raise TimeoutError(key) from None
+            raise
+
+
+def job() -> Job | None:
+    """The job of several processes that this one is in; None where it is alone."""
+    state = distributed.global_state
+    if state.client is None or state.num_processes is None or state.num_processes < 2:
+        return None
+    return Job(state.process_id, state.num_processes, state.client)
+
+
 def trace(jitted: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The jax.stages.Traced of a jitted function: nothing is executed or allocated."""
-    return jitted.trace(*args, **kwargs)  # type: ignore[attr-defined]
+    _know_cudnn()
+    _tracing.here = True
+    try:
+        return jitted.trace(*args, **kwargs)  # type: ignore[attr-defined]
+    finally:
+        _tracing.here = False
+
+
+_tracing = threading.local()
+# The version that cuDNN's attention is traced for where there is none, of jax[cuda12] 0.10.
+_CUDNN_VERSION = 91900
+
+
+@lru_cache(maxsize=1)
+def _know_cudnn() -> None:
+    """Lets cuDNN's attention be traced, not run, on a machine without cuDNN."""
+    from jax._src.cudnn import fused_attention_stablehlo as cudnn
+
+    if cudnn.cuda_versions is not None:
+        return
+    version, capability = cudnn.check_cudnn_version, cudnn.check_compute_capability
+
+    def known_version() -> int:
+        return _CUDNN_VERSION if getattr(_tracing, "here", False) else version()
+
+    def known_capability(least: str) -> bool:
+        return getattr(_tracing, "here", False) or capability(least)
+
+    cudnn.check_cudnn_version = known_version
+    cudnn.check_compute_capability = known_capability
 
 
 def without_refs(closed: Any) -> Any:
@@ -120,6 +180,21 @@ _OTHER_MESH = (
 def wants_another_mesh(error: BaseException) -> bool:
     """Whether JAX refused a sharding because no mesh is set, or one with other axis types."""
     return any(text in str(error) for text in _OTHER_MESH)
+
+
+def missing_axis(error: BaseException) -> str | None:
+    """The axis that a sharding names and the mesh around it does not have, if JAX refused it."""
+    found = re.search(r"Resource axis: (\S+) of .* is not found in mesh", str(error))
+    return found[1] if found else None
+
+
+def with_axis(mesh: Any, name: str) -> Any:
+    """The abstract mesh with one more axis, of one device."""
+    kind = mesh.axis_types[0]
+    types = (*mesh.axis_types, kind)
+    return jax.sharding.AbstractMesh(
+        (*mesh.axis_sizes, 1), (*mesh.axis_names, name), axis_types=types
+    )
 
 
 def opened(eqn: Any) -> Any:
@@ -451,11 +526,15 @@ def bind_shard_map(eqn: Any, args: list[Any], mesh: Any, run: Callable[..., list
         return call(*args)
 
 
+def axes_of_type(mesh: Any, kind: Any) -> set[str]:
+    """The axes of a mesh that are automatic, explicit or manual."""
+    kinds = zip(mesh.axis_names, mesh.axis_types, strict=True)
+    return {axis for axis, one in kinds if one == kind}
+
+
 def automatic_axes(mesh: Any) -> set[str]:
     """The axes of a mesh that are not those of a shard_map around."""
-    manual = jax.sharding.AxisType.Manual
-    kinds = zip(mesh.axis_names, mesh.axis_types, strict=True)
-    return {axis for axis, kind in kinds if kind != manual}
+    return set(mesh.axis_names) - axes_of_type(mesh, jax.sharding.AxisType.Manual)
 
 
 def jit_donated_names(fn: Any) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jax.tree_util import keystr
 
 from shardwright import _jax
+from shardwright.agreement import leaving_word, meet
 from shardwright.analysis.analysis import Analysis, analyze_program
 from shardwright.analysis.unshare import unshare_all
 from shardwright.cost.breakdown import Breakdown
@@ -29,7 +30,7 @@ from shardwright.lowering.unchanged import check_types
 from shardwright.mesh import Mesh
 from shardwright.program.arguments import Signature, check_callable, sign
 from shardwright.program.build import build
-from shardwright.program.fingerprint import argument_types, fingerprint
+from shardwright.program.fingerprint import argument_types, content, fingerprint
 from shardwright.program.tracing import trace_jaxpr
 from shardwright.program.types import Program, format_type
 from shardwright.record.build import call_of, overrides_of, specs_of
@@ -53,6 +54,7 @@ class Plan:
         self.record = record
         self.cached = cached  # looked up, not searched for
         self._bound = bound
+        self._met = False  # whether all processes of a job have said that they have this plan
 
     def __reduce__(self) -> Any:
         """A pickle holds the decisions, as a file does: a function may not go into one."""
@@ -149,13 +151,27 @@ class Plan:
         fn = fn if fn is not None else self._require("jit() without a function").fn
         check_callable(fn)
 
-        def prepare(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Signature, Steps]:
-            bound = self._bound
-            if bound is not None and bound.fn is fn and self.fits(args, kwargs):
-                return self._ready()  # whether the function is what it was is seen as it is run
-            return self.bind(fn, *args, **kwargs)._ready()
+        on = jax_mesh(self.mesh, mesh)
 
-        return PlannedFunction(fn, jax_mesh(self.mesh, mesh), prepare)
+        def bound(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
+            mine = self._bound
+            if mine is not None and mine.fn is fn and self.fits(args, kwargs):
+                return self  # whether the function is what it was is seen as it is run
+            return self.bind(fn, *args, **kwargs)
+
+        def prepare(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Signature, Steps]:
+            return bound(args, kwargs)._ready()
+
+        def prepare_to_run(
+            args: tuple[Any, ...], kwargs: dict[str, Any]
+        ) -> tuple[Signature, Steps]:
+            with leaving_word():
+                plan = bound(args, kwargs)
+                program = plan._require("running").program
+            meet(on, self.record, lambda: content(program, lines=False))
+            return plan._ready()
+
+        return PlannedFunction(fn, on, prepare, prepare_to_run)
 
     def bind(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Plan:
         """The plan tied to a function and arguments; says what changed when they do not match."""
@@ -247,6 +263,12 @@ class Plan:
         bound = self._require("running")
         return bound.program.signature, bound.steps
 
+    def _meet(self, mesh: Any) -> None:
+        """Raises unless all processes that hold devices of a mesh are about to use this plan."""
+        if not self._met:
+            meet(mesh, self.record, lambda: self.record.fingerprint)
+            self._met = True
+
     def _require(self, what: str) -> Bound:
         if self._bound is None:
             raise ShardwrightError(
@@ -278,6 +300,7 @@ class Plan:
         checkpoint into, say.
         """
         on, bound = as_set(jax_mesh(self.mesh, mesh)), self._bound
+        self._meet(on)
         if bound is None:
             signature = self._sign(lambda *a, **k: None, args, kwargs)
         else:
@@ -316,6 +339,7 @@ class Plan:
                 got=_forms(made),
                 try_="argnum=..., or plan for what it makes",
             )
+        self._meet(jax_mesh(self.mesh, mesh))
         return jax.jit(fn, out_shardings=wanted)(*args)
 
     def local_part(self, *, argnum: int = -1, mesh: Any = None) -> Any:
@@ -425,11 +449,11 @@ class Plan:
             trace["traceEvents"] += measured_events(read_profile(against))
         return trace
 
-    def to_html(self) -> str:
-        """The plan as one self-contained page."""
-        from shardwright.report.html import to_html
+    def to_html(self, beside: Plan | None = None) -> str:
+        """The plan as one self-contained page; with another plan, both side by side."""
+        from shardwright.report.html import side_by_side, to_html
 
-        return to_html(self.record)
+        return to_html(self.record) if beside is None else side_by_side(self.record, beside.record)
 
 
 @dataclass(frozen=True)

@@ -158,14 +158,14 @@ class Walk:
             for leaf in one.leaves if (choice := choices[leaf.op]) is not None
         ]  # fmt: skip
         past = [c for i in one.hoisted_past(self.program) if (c := choices[i]) is not None]
-        size = self.layouts.table[one.value].itemsize
-        once = reduced_once(parts, past, size, self.model.prices)
-        at = self.program.regions[self.program.ops[one.leaves[0].op].region]
+        once = reduced_once(parts, past, one.sizes(self.program), self.model.prices)
         slack = self.model.slack.results
-        if once is not None and once.after_loop and one.loop is not None:
-            return once.moves, self.runs[at.parent], slack[one.loop.carry]
+        if once is not None and once.after_loop and one.hoist is not None:
+            carry = one.hoist.loop.carry
+            return once.moves, self.runs[self.program.ops[carry].region], slack[carry]
         moves = once.moves if once else [m for _, c, _ in parts for m in c.result_moves[0]]
-        return moves, self.runs[at.index], slack[self.program.values[one.value].op]
+        inside = self.program.ops[one.leaves[0].op].region
+        return moves, self.runs[inside], slack[self.program.values[one.value].op]
 
     def _peak_bytes(self, choices: Sequence[Choice | None], local_bytes: Sequence[int]) -> int:
         """The most bytes that live at any op, its moved copies included."""

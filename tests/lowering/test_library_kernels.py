@@ -119,3 +119,72 @@ def test_heads_with_masks_of_their_own_stay_together() -> None:
     (rule,) = [op.rule for op in traced.ops if op.name == "pallas_call"]
     sizes = [rule.sizes[f] for f, kind in enumerate(rule.kinds) if kind == PASS]
     assert sizes == [B], factor_names(rule)
+
+
+def cudnn_loss(q: Any, k: Any, v: Any) -> Any:
+    out = jax.nn.dot_product_attention(q, k, v, implementation="cudnn", is_causal=True)
+    return jnp.sum(out.astype(jnp.float32))
+
+
+@pytest.mark.parametrize("kv_heads", [16, 4])
+def test_cudnn_attention_is_planned_without_a_gpu(kv_heads: int) -> None:
+    """Batch and key/value heads split, forward and backward; nothing moves."""
+    batch, length, heads, width = 16, 2048, 16, 128
+    q, k = (
+        jax.ShapeDtypeStruct((batch, length, n, width), jnp.bfloat16) for n in (heads, kv_heads)
+    )
+    step = jax.grad(cudnn_loss, (0, 1, 2))
+    pins = [sw.Pin("q", 0, "data"), sw.Pin("q", 2, "model")]
+    plan = sw.partition(step, q, k, k, mesh=MESH, device="h100", tactics=pins)
+    assert plan.record.opaque == {}
+    assert not plan.collectives
+    rows = [row for row in plan.ir().rows if row.name.startswith("dot_product_attention")]
+    assert [[axis for axis, _ in row.claims] for row in rows] == [["data", "model"]] * 2
+    scores = 2 * batch * heads * length**2 // 8
+    assert plan.cost.peak_bytes < scores
+    traced = sw.trace(step, q, k, k)
+    work = [op.rule.kernel for op in traced.ops if op.name.startswith("dot_product_attention")]
+    one_dot = batch * heads * length * (length + 1) * width  # the causal half of 2 t s h
+    flops = [sum(2 * d.times * d.m * d.n * d.k for d in w.dots) for w in work]
+    assert flops == [2 * one_dot, 5 * one_dot]
+
+
+def test_cudnn_is_still_asked_for_where_it_would_run() -> None:
+    """Only tracing for a plan goes without it."""
+    x = jnp.zeros((2, 16, 2, 64), jnp.bfloat16)
+    sw.trace(cudnn_loss, x, x, x)
+    with pytest.raises(RuntimeError, match="cuDNN is not detected"):
+        cudnn_loss(x, x, x)
+
+
+def test_scaled_matmul() -> None:
+    """A block of the contraction shares a scale; it splits between blocks."""
+    a, b = (jax.ShapeDtypeStruct((2, n, 256), jnp.float8_e4m3fn) for n in (128, 64))
+    scales = [jax.ShapeDtypeStruct((2, n, 8), jnp.float8_e8m0fnu) for n in (128, 64)]
+    (op, *_) = sw.trace(jax.nn.scaled_matmul, a, b, *scales).ops
+    assert str(op.rule) == (
+        "([i,j,kl],[i,m,kl],[i,j,k],[i,m,k])->([i,j,m]) {i=2,j=128,k=8,l=32,m=64} reduction={k,l}"
+    )
+
+
+# dtype of both operands, device, how much faster than bf16 the device is with it
+@pytest.mark.parametrize(
+    ("dtype", "result", "device", "faster"),
+    [
+        (jnp.int8, jnp.int32, "tpu-v5e", 2.0),
+        (jnp.float8_e4m3fn, jnp.float32, "h100", 2.0),
+        (jnp.float8_e4m3fn, jnp.float32, "tpu-v5e", 1.0),
+    ],
+    ids=lambda x: getattr(x, "__name__", x),
+)
+def test_quantised_dots_run_at_their_rates(
+    dtype: Any, result: Any, device: str, faster: float
+) -> None:
+    def dot(x: Any, w: Any) -> Any:
+        return jax.lax.dot(x, w, preferred_element_type=result)
+
+    def seconds(dtype: Any) -> float:
+        x = jax.ShapeDtypeStruct((16384, 16384), dtype)
+        return sw.partition(dot, x, x, mesh=MESH, device=device, seconds=0.2).cost.compute_s
+
+    assert seconds(jnp.bfloat16) / seconds(dtype) == pytest.approx(faster, rel=0.05)

@@ -257,6 +257,7 @@ def test_what_was_made_of_a_large_mesh_is_said_everywhere(tmp_path: Path) -> Non
         assert note in " ".join(text.split())
     (reduced,) = [c for c in plan.collectives if c.kind == "all-reduce"]
     across_s = 2 * 4 * 4096 * 4096 * 15 / 16 / (16 * 3.125e9)  # 16 devices of a slice share it
+    across_s += 2 * 15 * 5.5e-5  # the steps of a ring of 16 slices
     assert across_s < reduced.seconds < 1.1 * across_s
     judged = sw.check(gradient, x, w, mesh=large, in_shardings=(P("data"), P()), compare=False)
     assert f"note: {note}" in str(judged) and judged.plan.record.notes == (note,)

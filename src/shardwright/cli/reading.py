@@ -63,6 +63,7 @@ def explain(
 
 @click.command()
 @plan_argument
+@click.argument("other", metavar="[OTHER.json]", required=False, type=click.Path(dir_okay=False))
 @click.option(
     "-o",
     "--output",
@@ -73,9 +74,9 @@ def explain(
     help="Where to write; - is standard output.",
 )
 @json_option
-def report(path: str, output: str, as_json: bool) -> None:  # fmt: skip
-    """Write a saved plan as a page."""
-    page = load(path).to_html()
+def report(path: str, other: str | None, output: str, as_json: bool) -> None:  # fmt: skip
+    """Write a saved plan as a page, or two side by side."""
+    page = load(path).to_html(beside=load(other) if other else None)
     if as_json and output == STDOUT:
         raise ShardwrightError("the page goes to standard output", try_="--output plan.html")
     write(output, page)

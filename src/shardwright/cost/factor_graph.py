@@ -355,8 +355,7 @@ class FactorGraph:
             for op, (_, order) in zip(ops, one.leaves, strict=True)
         ]
         past = [self.choose(self._classes[c], stored) for c in one.hoisted_past]
-        itemsize = self._layouts.table[one.layout].itemsize
-        once = reduced_once(parts, past, itemsize, self._prices)
+        once = reduced_once(parts, past, one.sizes, self._prices)
         moves = once.moves if once else [m for _, c, _ in parts for m in c.result_moves[0]]
         phase, weight = one.phase, one.weight
         if once and once.after_loop:

@@ -162,9 +162,8 @@ class Network:
         found.sort(key=lambda level: -level.bytes_per_s)
         if slices > 1:
             rate = hw.dcn_bytes_per_s or hw.link_bytes_per_s
-            steps = math.ceil(math.log2(slices))
             half = hw.half_bandwidth_bytes
-            found.append(Level("dcn", slices, rate, hw.dcn_latency_s, steps, half))
+            found.append(Level("dcn", slices, rate, hw.dcn_latency_s, slices - 1, half))
         return found
 
     def describe(self) -> list[LinkRow]:

@@ -105,7 +105,7 @@ class DevicePrices:
             for d in work.dots
         )
         return max(
-            dots, vector_s(device, work.operations * local),
+            dots / device.matrix_sustained, vector_s(device, work.operations * local),
             stream_s(device, work.fetched_bytes * local),
         )  # fmt: skip
 
@@ -121,7 +121,7 @@ class DevicePrices:
         batch, m, n, k = sizes
         exact = op.rule.precision
         seconds = dot_s(self.device, dtype, batch=batch, m=m, n=n, k=k, precision=exact)
-        return op.rule.work / 2.0 * seconds
+        return op.rule.work / 2.0 * seconds / self.device.matrix_sustained
 
     def _slower(self, op: OpClass) -> Any:
         """The dtype that a dot of two is computed in: int8 x bf16 runs as bf16."""

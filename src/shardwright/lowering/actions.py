@@ -127,9 +127,11 @@ class OnShards:
 
     operands: tuple[Spec, ...]
     results: tuple[Spec, ...]
+    sums: tuple[tuple[str, ...], ...] = ()  # the axes of one reduction after the other
 
     def __str__(self) -> str:
-        return "compute in shard_map"
+        total = "".join(f", sum over {'+'.join(axes)}" for axes in self.sums)
+        return f"compute in shard_map{total}"
 
 
 class Halo(NamedTuple):

@@ -17,7 +17,7 @@ from shardwright.lowering.kernels import kernel_on_shards
 from shardwright.lowering.movement import Mover
 from shardwright.lowering.partial import add_up, in_first_part, over_leading, split_dims
 from shardwright.lowering.ragged import multiply
-from shardwright.lowering.shards import on_shards
+from shardwright.lowering.shards import on_shards, shard_shape
 from shardwright.lowering.slots import Recipe, Slot, all_invariant
 from shardwright.lowering.workarounds import clamped_starts, scattered, sliced
 
@@ -84,10 +84,18 @@ def _pick_entries(action: do.PickEntries, site: Site, mover: Mover) -> None:
 
 
 def _on_shards(action: do.OnShards, site: Site, mover: Mover) -> None:
+    shapes = [
+        shard_shape(v.aval.shape, spec, mover.mesh)
+        for v, spec in zip(site.eqn.outvars, action.results, strict=True)
+    ]
+
     def local(*shards: Any) -> list[Any]:
         kernel = site.eqn.primitive.name == "pallas_call"
-        changes = kernel_on_shards(site.eqn, shards) if kernel else {}
-        return _jax.bind(site.eqn, list(shards), **changes)
+        changes = kernel_on_shards(site.eqn, shards, shapes) if kernel else {}
+        results = _jax.bind(site.eqn, list(shards), **changes)
+        for axes in action.sums:
+            results = jax.lax.psum(results, axes)
+        return results
 
     whole = on_shards(local, mover.mesh, action.operands, list(action.results))
     site.results = [Slot(a) for a in whole(*site.arrays)]

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from shardwright import _jax
 from shardwright.lowering.actions import RaggedDot
-from shardwright.lowering.shards import on_shards
+from shardwright.lowering.shards import on_shards, partial_axes
 from shardwright.lowering.specs import spec_of
 from shardwright.program.types import Op
 from shardwright.spmd.follow import split_by
@@ -39,11 +39,8 @@ def ragged_dot(given: Partitioned, op: Op) -> RaggedDot | None:
         spec_of(slot.layout, placement, len(dims), names)
         for (slot, placement), dims in zip(placed, op.rule.slots, strict=True)
     ]
-    sums: dict[int, list[str]] = {}  # as follow.py counts them: one reduction per dim
-    for axis in choice.partial:
-        sums.setdefault(choice.claims[axis], []).append(names[axis])
     return RaggedDot(
-        tuple(operands), produced, over(rows), over(groups), tuple(map(tuple, sums.values())),
+        tuple(operands), produced, over(rows), over(groups), partial_axes(choice, names),
         tuple(dims.index(rows) if rows in dims else None for dims in (lhs, rhs, result)),
     )  # fmt: skip
 

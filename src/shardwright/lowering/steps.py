@@ -12,6 +12,7 @@ from shardwright.lowering.actions import Action, Actions
 from shardwright.lowering.convolution import convolution
 from shardwright.lowering.ragged import GROUPED, ragged_dot
 from shardwright.lowering.reductions import Deferred, find_deferred, partial_sums
+from shardwright.lowering.shards import partial_axes
 from shardwright.lowering.specs import Shardings, Spec, Way
 from shardwright.lowering.workarounds import WORKAROUNDS, picked_dims
 from shardwright.program.fingerprint import argument_types
@@ -19,7 +20,6 @@ from shardwright.program.interpret import Key
 from shardwright.program.printing import format_call
 from shardwright.program.ties import CONSTS, ENTRIES, EXITS, INITS
 from shardwright.program.types import LITERAL, TOP, Op, Program
-from shardwright.rules.pallas import read_from_grid
 from shardwright.spmd.decisions import Decisions
 from shardwright.spmd.follow import Choice
 from shardwright.spmd.ir import Partitioned
@@ -158,16 +158,18 @@ def _result_ways(given: _Given, op: Op) -> list[Way]:
 
 def _compute(given: _Given, op: Op, ways: list[Way]) -> Action:
     """How the op itself is computed."""
-    sums = partial_sums(given.partitioned, op, ways[0], given.deferred) if ways else None
-    if sums:
-        return sums
+    deferred = partial_sums(given.partitioned, op, ways[0], given.deferred) if ways else None
+    if deferred:
+        return deferred
     if op.name in WORKAROUNDS["gathers what is in place"].primitives:
         return do.OnShards(_reads(given, op), tuple(way[0] for way in ways))
     if op.name in WORKAROUNDS["convolutions"].primitives:
         return convolution(given.partitioned, op) or do.Compute()
     split = any(c != REPLICATED for c in given.choice(op).claims)
-    if op.name == "pallas_call" and split and read_from_grid(op.eqn.params):
-        return do.OnShards(_reads(given, op), tuple(way[0] for way in ways))
+    if op.rule.kernel is not None and split:  # compilers cannot split it
+        names = tuple(name for name, _ in given.partitioned.axes)
+        sums = partial_axes(given.choice(op), names)
+        return do.OnShards(_reads(given, op), tuple(way[0] for way in ways), sums)
     if op.name in GROUPED:  # no compiler knows where a group begins
         return ragged_dot(given.partitioned, op) or do.Compute()
     if op.name in WORKAROUNDS["entry held alone"].primitives:

@@ -55,7 +55,7 @@ def _parts(program: Program, lines: bool) -> Iterator[Any]:
             yield op.rule
         own = op.eqn is not None and not op.tie and not op.is_region  # bodies are ops themselves
         yield (
-            *_wiring(op), op.transposed, rules[id(op.rule)], op.source if lines else None,
+            *_wiring(op), op.transposed, rules[id(op.rule)], str(op.source) if lines else None,
             [format_type(program.values[v].type) for v in op.results],
             _told(op.eqn.params) if own else None,
         )  # fmt: skip

@@ -4,6 +4,7 @@ from shardwright.rules import (  # noqa: F401  (they register)
     collectives,
     contraction,
     convolution,
+    cudnn,
     elementwise,
     fft,
     grouped,

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from shardwright import _jax
 from shardwright.rules.grid import Block, KernelGrid, kernel_grid
 from shardwright.rules.kernels import Kernel, known_kernel
-from shardwright.rules.registry import USER_RULES, register
-from shardwright.rules.rule import MATRIX, VECTOR, OpShape, Rule, einsum, with_work
+from shardwright.rules.registry import register
+from shardwright.rules.rule import MATRIX, VECTOR, OpShape, Rule, einsum, opaque_rule, with_work
 
 
 @register("pallas_call")
@@ -24,7 +23,7 @@ def _pallas_call(op: OpShape) -> Rule:
     kernel = known_kernel(_jax.kernel_name(op.params))
     free = splittable(grid, kernel, len(op.results))
     if not free:
-        raise ValueError("no grid dim may be split")
+        return replace(opaque_rule(op, _why_whole(grid, len(op.results))), kernel=grid.work)
     groups = {b.grid: b.group for blocks in grid.blocks for b in blocks if b.group > 1}
     sizes: dict[Any, int] = {}
     for g, n in enumerate(grid.sizes):
@@ -58,17 +57,29 @@ def _steps(block: Block) -> list[Any]:
     return [("grid", block.grid), *[("group", block.grid)] * (block.group == 1)]
 
 
+def _why_whole(grid: KernelGrid, results: int) -> str:
+    """Why no grid dim may be split: one reason for each."""
+    common = _in_every_result(grid, results)
+    reasons = [
+        f"{g} decides which block a step gets" if g in grid.decides
+        else f"{g} is not in every result" if g not in common
+        else f"{g} is where the kernel asks for its program_id" if g in grid.asked
+        else f"{g} is not declared parallel, and steps share scratch memory"
+        for g, size in enumerate(grid.sizes) if size > 1
+    ]  # fmt: skip
+    return "no grid dim may be split" + (": " + ", ".join(reasons) if reasons else "")
+
+
+def _in_every_result(grid: KernelGrid, results: int) -> set[int | None]:
+    given = grid.blocks[len(grid.blocks) - results :]
+    return set.intersection(*({b.grid for b in blocks} for blocks in given))
+
+
 def splittable(grid: KernelGrid, kernel: Kernel | None, results: int) -> set[int]:
     """The grid dims that devices may share out."""
     known = {grid.own[d] for d in kernel.independent} if kernel else set()
-    given = grid.blocks[len(grid.blocks) - results :]
-    common = set.intersection(*({b.grid for b in blocks} for blocks in given))
+    common = _in_every_result(grid, results)
     return {
-        g for g in range(len(grid.sizes)) if g not in grid.decides
+        g for g, size in enumerate(grid.sizes) if size > 1 and g not in grid.decides
         and (g in known or (g in common and g not in grid.asked and g in grid.parallel))
     }  # fmt: skip
-
-
-def read_from_grid(params: Mapping[str, Any]) -> bool:
-    """Whether the rule of a kernel is the one of its grid, and not the user's."""
-    return USER_RULES.keys().isdisjoint(("pallas_call", _jax.kernel_name(params)))

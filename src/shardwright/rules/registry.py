@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from shardwright import _jax
 from shardwright.errors import ShardwrightError
+from shardwright.rules.opaque import OPAQUE
 from shardwright.rules.rule import OpShape, Rule, opaque_rule
 
 RuleFn = Callable[[OpShape], Rule]
@@ -74,19 +75,19 @@ def lookup(op: OpShape) -> Rule:
 
     A user's rule that does not fit the op is the user's error and is raised.
     """
-    for name in (op.name, *_called_names(op)):
+    for name in (op.name, *called_names(op)):
         if name in USER_RULES:
             return USER_RULES[name](op)
     rule = RULES.get(op.name) or LIBRARY_RULES.get(op.name)
     if rule is not None:
         try:
             return rule(op)
-        except _ODD_INPUT:  # opaque ops are counted and reported
-            pass
-    return opaque_rule(op)
+        except _ODD_INPUT as error:  # opaque ops are counted and reported
+            return opaque_rule(op, str(error) if op.name == "pallas_call" else "")
+    return opaque_rule(op, OPAQUE.get(op.name, "it has no rule"))
 
 
-def _called_names(op: OpShape) -> list[str]:
+def called_names(op: OpShape) -> list[str]:
     """What an ffi call or a Pallas call runs, by the name its author gave it."""
     if op.name == "ffi_call":
         return [op.params["target_name"]]

@@ -105,8 +105,8 @@ class Work(NamedTuple):
 
     @property
     def flops(self) -> float:
-        """Operations of dots and of the vector unit."""
-        return self.operations + sum(2.0 * d.times * d.m * d.n * d.k for d in self.dots)
+        """Operations of its dots; of the vector unit where it has none."""
+        return sum(2.0 * d.times * d.m * d.n * d.k for d in self.dots) or self.operations
 
     def share(self, part: float) -> Work:
         """The work if only this part of the steps compute."""
@@ -146,6 +146,7 @@ class Rule:
     manual: tuple[tuple[str, int | None], ...] = ()
     collectives: tuple[Collective, ...] = ()
     kernel: Work | None = None  # of a kernel: what it does on the chip
+    why: str = ""  # it is opaque
 
     @property
     def slots(self) -> tuple[tuple[Dim, ...], ...]:
@@ -317,7 +318,7 @@ def with_work(rule: Rule, operations: float) -> Rule:
     return replace(rule, work=operations / max(1, math.prod(rule.sizes)))
 
 
-def opaque_rule(op: OpShape) -> Rule:
+def opaque_rule(op: OpShape, why: str = "") -> Rule:
     """The rule where nothing is known: every dim needs replication, and meets no other.
 
     It is taken to do one operation per element: more would be a guess.
@@ -325,5 +326,5 @@ def opaque_rule(op: OpShape) -> Rule:
     operands = [op.dims(i) for i in range(len(op.operands))]
     results = [op.result_dims(i) for i in range(len(op.results))]
     every = [label for slot in (*operands, *results) for label in slot]
-    rule = einsum(op, operands, results, replicate=every, opaque=True)
+    rule = replace(einsum(op, operands, results, replicate=every, opaque=True), why=why)
     return with_work(rule, sum(math.prod(t.shape) for t in (*op.operands, *op.results)))
