@@ -24,10 +24,11 @@ from shardwright.search import (
     WeightStationary,
     ZeRO,
 )
+from shardwright.share import Call
 
 __all__ = [
-    "FSDP", "Comparison", "ContextParallel", "DataParallel", "Device", "ExpertParallel", "Limit",
-    "Megatron", "Mesh", "Pin", "Plan", "Replicate", "Search", "SequenceParallel",
+    "FSDP", "Call", "Comparison", "ContextParallel", "DataParallel", "Device", "ExpertParallel",
+    "Limit", "Megatron", "Mesh", "Pin", "Plan", "Replicate", "Search", "SequenceParallel",
     "ShardwrightError", "WeightStationary", "ZeRO",
     "__version__", "analyze", "check", "compare", "devices", "jit", "load", "partition", "rule",
     "trace",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -179,6 +180,21 @@ _OTHER_MESH = (
 def wants_another_mesh(error: BaseException) -> bool:
     """Whether JAX refused a sharding because no mesh is set, or one with other axis types."""
     return any(text in str(error) for text in _OTHER_MESH)
+
+
+def missing_axis(error: BaseException) -> str | None:
+    """The axis that a sharding names and the mesh around it does not have, if JAX refused it."""
+    found = re.search(r"Resource axis: (\S+) of .* is not found in mesh", str(error))
+    return found[1] if found else None
+
+
+def with_axis(mesh: Any, name: str) -> Any:
+    """The abstract mesh with one more axis, of one device."""
+    kind = mesh.axis_types[0]
+    types = (*mesh.axis_types, kind)
+    return jax.sharding.AbstractMesh(
+        (*mesh.axis_sizes, 1), (*mesh.axis_names, name), axis_types=types
+    )
 
 
 def opened(eqn: Any) -> Any:
@@ -510,11 +526,15 @@ def bind_shard_map(eqn: Any, args: list[Any], mesh: Any, run: Callable[..., list
         return call(*args)
 
 
+def axes_of_type(mesh: Any, kind: Any) -> set[str]:
+    """The axes of a mesh that are automatic, explicit or manual."""
+    kinds = zip(mesh.axis_names, mesh.axis_types, strict=True)
+    return {axis for axis, one in kinds if one == kind}
+
+
 def automatic_axes(mesh: Any) -> set[str]:
     """The axes of a mesh that are not those of a shard_map around."""
-    manual = jax.sharding.AxisType.Manual
-    kinds = zip(mesh.axis_names, mesh.axis_types, strict=True)
-    return {axis for axis, kind in kinds if kind != manual}
+    return set(mesh.axis_names) - axes_of_type(mesh, jax.sharding.AxisType.Manual)
 
 
 def jit_donated_names(fn: Any) -> tuple[str, ...]:

@@ -28,9 +28,11 @@ from shardwright.program.tracing import trace_call
 from shardwright.program.types import Program
 from shardwright.record.build import build_record
 from shardwright.search import Tactic
-from shardwright.search.meshes import candidate_meshes, search_meshes
+from shardwright.search.meshes import Shape, candidate_meshes, search_meshes
 from shardwright.search.unshare import unshare_where_it_pays
 from shardwright.search.wishes import constrained_model
+from shardwright.share import Call, common_mesh
+from shardwright.together import Task, search_shared
 
 BY_NAME = ("static_argnames", "donate_argnames")  # that jax.jit takes and partition() does not
 
@@ -78,6 +80,7 @@ def partition(
     unshare: bool = False,
     overlap: float = 0.0,
     tie: bool = True,
+    share: Plan | Call | Sequence[Plan | Call] | None = None,
     cache: bool = True,
     **kwargs: Any,
 ) -> Plan:
@@ -97,6 +100,9 @@ def partition(
     - `unshare`: let single layers differ from their like where that pays;
     - `tie`: a result with the structure of an argument is stored as that argument is, ready for
       the next step; False lets them differ;
+    - `share`: the plan of another function, or several: arrays that both functions have are placed
+      as there. Or `sw.Call`s of other functions: the parameters are placed for all of them
+      together, and each can then be planned with `share=` this plan. A note says what it costs;
     - `overlap`: the part of the shorter of compute and links that hides behind the longer;
     - `cache`: look the same plan up that was made before, and keep this one; False does neither.
     """
@@ -104,7 +110,7 @@ def partition(
         mesh=mesh, device=device, memory=memory, tactics=tactics, seconds=seconds,
         timeout=timeout, seed=seed, donate_argnums=donate_argnums, static_argnums=static_argnums,
         progress=progress, labels=labels, devices=devices, unshare=unshare, overlap=overlap,
-        tie=tie, cache=cache,
+        tie=tie, share=share, cache=cache,
     )  # fmt: skip
     return plan_call(fn, args, kwargs, options)
 
@@ -134,6 +140,8 @@ def _traced(
 ) -> tuple[Program, list[Mesh]]:
     """(the program of a call, the meshes it may be planned for)."""
     meshes = candidate_meshes(options.mesh, options.device, options.devices)
+    if options.share:
+        meshes = [common_mesh(options.share, meshes)]
     widest = max(meshes, key=lambda mesh: len(mesh.axes))  # the code may name any axis
     program = trace_call(  # ops, values, source lines, argument paths
         fn, args, kwargs, options.static_argnums, options.donate_argnums, widest, options.tie
@@ -167,11 +175,15 @@ def plan_program(
         constrained_model, analysis, device=options.device, tactics=options.tactics,
         overlap=options.overlap,
     )  # fmt: skip
-    model, found, shapes = search_meshes(  # the best decisions, and how good they are
-        meshes, cost_model, memory=options.memory, tactics=options.tactics,
-        seconds=options.seconds, timeout=options.timeout, seed=options.seed,
-        progress=options.progress,
-    )  # fmt: skip
+    shapes: list[Shape] = []
+    if options.share:
+        model, found = search_shared(Task(analysis, meshes[0], options))
+    else:
+        model, found, shapes = search_meshes(  # the best decisions, and how good they are
+            meshes, cost_model, memory=options.memory, tactics=options.tactics,
+            seconds=options.seconds, timeout=options.timeout, seed=options.seed,
+            progress=options.progress,
+        )  # fmt: skip
     unshared: list[tuple[int, int]] = []
     if options.unshare and not found.timed_out:
         model, found, unshared = unshare_where_it_pays(model, found, options.memory)

@@ -53,15 +53,19 @@ def folder() -> Path | None:
 
 
 def wanted(options: Options) -> bool:
-    """Whether a plan with these options may be looked up; a user's own tactic may change."""
+    """Whether a plan with these options may be looked up.
+
+    A user's own tactic may change, and so may plans and functions that parameters are shared with.
+    """
     own = [t for t in options.tactics or () if not type(t).__module__.startswith("shardwright.")]
-    return options.cache and not own and folder() is not None
+    return options.cache and not own and not options.share and folder() is not None
 
 
 def deciding(program: Program, meshes: Sequence[Mesh], options: Options) -> dict[str, str]:
     """All that decides a plan, by what it is: {"program": a hash, "mesh": ..., "device": ...}"""
     asked = {f.name: getattr(options, f.name) for f in fields(options) if f.name not in _ELSEWHERE}
     asked["tactics"] = None if options.tactics is None else list(map(repr, options.tactics))
+    asked["share"] = list(map(str, options.share))
     return {
         "shardwright": f"{__version__} {_own_code()}",
         "program": content(program),

@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from shardwright import _jax
 from shardwright.errors import ShardwrightError
@@ -50,7 +51,7 @@ def apply_steps(closed: Any, steps: Steps, mesh: Any, arrays: Sequence[Any]) -> 
         tie = lowering.take(OUTSIDE.tie(Tie.RETURN, i))
         if tie:
             array = lowering.operand(tie, 0, out, OUTSIDE)
-            results.append(lowering.result(tie, Slot(array)))
+            results.append(lowering.result(tie, Slot(array)).array)
         else:  # a literal; without any steps whatever is returned
             results.append(out.array if out.literal else lead(out.array, (spec,)))
     missed = steps.actions.keys() - lowering.met
@@ -75,6 +76,7 @@ class Outlet(NamedTuple):
 
     tie: Actions
     number: int  # which operand of the tie it is
+    left: list[Unreduced]  # how it has left, if it is unreduced: known when the body is traced
 
 
 class Lowering:
@@ -149,7 +151,7 @@ class Lowering:
                 inlets[port] = Inlet(tie, n, outer.unreduced)
         exits = [self.take(place.tie(leaves.tie, leaves.result)) for leaves in borders.exits]
         outlets = {
-            port: Outlet(tie, n) for leaves, tie in zip(borders.exits, exits, strict=True)
+            port: Outlet(tie, n, []) for leaves, tie in zip(borders.exits, exits, strict=True)
             for n, port in enumerate(leaves.outputs)
         }  # fmt: skip
         if borders.bodies[0].partial and self.mover.mesh is not None:
@@ -165,7 +167,10 @@ class Lowering:
         results = []
         for leaves, tie, array in zip(borders.exits, exits, arrays, strict=True):
             unreduced = next((inlets[port].unreduced for port in leaves.next_trip), None)
-            results.append(Slot(self.result(tie, Slot(array, unreduced=unreduced))))
+            slot = Slot(array, unreduced=unreduced)
+            if leaves.tie is Tie.SCAN_YS:
+                slot = next((self.stacked(array, u) for u in outlets[leaves.outputs[0]].left), slot)
+            results.append(self.result(tie, slot))
         return _marked(results, operands)
 
     def moves_inside(self, key: Key) -> bool:
@@ -209,6 +214,9 @@ class Lowering:
                 changes = max(moving, key=lambda a: a.size, default=None)
             with self.mover.another_trace(changes):
                 out = enter(self, body.jaxpr, given, place.body(number))
+                for slot, outlet in zip(out, exits, strict=True):
+                    if slot.unreduced and outlet:
+                        outlet.left[:] = [slot.unreduced]
                 return [
                     jax.lax.convert_element_type(s.array, v.aval.dtype) if s.literal
                     else s.array if outlet is None
@@ -235,11 +243,18 @@ class Lowering:
                 return self.mover.constrained(slot, action, transposed=place.transposed)
         return slot.array
 
-    def result(self, tie: Actions, slot: Slot) -> Any:
+    def stacked(self, array: Any, unreduced: Unreduced) -> Slot:
+        """The unreduced entries that a scan has stacked: their leading dims come first again."""
+        rank = array.ndim - len(unreduced.axes) - 1
+        stack = unreduced.in_order((None, *range(rank)))
+        moved = jnp.moveaxis(array, 0, len(unreduced.axes))
+        return Slot(self.mover.lead(moved, (stack.spec,)), unreduced=stack)
+
+    def result(self, tie: Actions, slot: Slot) -> Slot:
         """What comes out of an exit tie, where it is stored."""
         site = Site(None, False, [], [slot])
         perform([a for a in tie if isinstance(a, ON_RESULTS)], site, self.mover)
-        return site.results[0].array
+        return site.results[0]
 
 
 def _marked(results: Sequence[Slot], operands: Sequence[Slot]) -> list[Slot]:

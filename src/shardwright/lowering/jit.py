@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.sharding import AxisType, NamedSharding
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from shardwright import _jax
 from shardwright.errors import ShardwrightError
@@ -231,12 +231,17 @@ def _with_explicit_types(jitted: Any, signature: Signature, steps: Steps, mesh: 
         with _automatic(mesh):
             return tuple(jitted(*arrays))
 
+    def typed(spec: Spec) -> PartitionSpec:
+        """What a type says of a sharding: its explicit axes."""
+        automatic = _jax.axes_of_type(jax.sharding.get_abstract_mesh(), AxisType.Auto)
+        return partition_spec(tuple(tuple(a for a in dim if a not in automatic) for dim in spec))
+
     def explicit(*arrays: Any) -> tuple[Any, ...]:
         placed = [
-            jax.sharding.reshard(a, partition_spec(spec)) if np.ndim(a) else a
+            jax.sharding.reshard(a, typed(spec)) if np.ndim(a) else a
             for a, spec in zip(arrays, steps.inputs, strict=True)
         ]
-        out = tuple(partition_spec(spec) for spec in steps.outputs)
+        out = tuple(typed(spec) for spec in steps.outputs)
         return jax.sharding.auto_axes(flat, out_sharding=out)(*placed)
 
     explicit.__name__ = signature.name

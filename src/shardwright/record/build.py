@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -40,7 +40,9 @@ from shardwright.search.meshes import Shape
 from shardwright.search.roles import find_roles, group_roles
 from shardwright.search.tactics import Context, query_bits
 from shardwright.spmd.decisions import Decisions
-from shardwright.spmd.ir import Collective
+from shardwright.spmd.ir import Collective, reduction_of
+from shardwright.spmd.layout import REPLICATED
+from shardwright.spmd.sums import find_sums
 from shardwright.spmd.weights import region_weights
 
 # Rows that a record keeps: enough for every view, whatever the size of the program.
@@ -97,7 +99,7 @@ def build_record(
         meshes=tuple(_mesh_row(shape) for shape in shapes),
         notes=(
             *model.prices.network.notes(), *found.notes, *_state_notes(model, result_specs),
-            *opaque_notes(program),
+            *_loop_notes(model, decisions), *_logical_notes(program), *opaque_notes(program),
         ),
     )  # fmt: skip
 
@@ -245,6 +247,49 @@ def _state_notes(model: CostModel, result_specs: dict[str, Spec]) -> list[str]:
         " (tie=False lets them differ)",
         f"{', '.join(heads)} and the results like them are in memory at once, {human_bytes(size)}"
         f" per device: donate_argnums=({numbers}) saves that if the old ones are not needed",
+    ]
+
+
+def _loop_notes(model: CostModel, decisions: Decisions) -> Iterator[str]:
+    """Where sums over the trips of a loop are reduced: after it, or in every trip."""
+    program, given = model.analysis.program, partitioned(model, decisions)
+    loops: dict[int, list[int | None]] = {}  # {region: bytes that each would take more; None: none}
+    for one in find_sums(program):
+        partial = given.choices[int(given.classes.of_op[one.leaves[0].op])].partial
+        if one.hoist is None or not partial:
+            continue
+        reduced, more = reduction_of(given, one), None
+        if reduced is None or not reduced.after_loop:
+            number = int(model.layouts.of_value[one.hoist.value])
+            layout, now = model.layouts.table[number], given.stored[number]
+            whole = tuple([REPLICATED if a in partial else j for a, j in enumerate(now)])
+            sizes = [layout.local_bytes(at, model.mesh.sizes) for at in (whole, now)]
+            more = sizes[0] - sizes[1]
+        loops.setdefault(program.ops[one.hoist.loop.carry].body[0], []).append(more)
+    for region, sums in loops.items():
+        loop, late = program.regions[region], [more for more in sums if more is not None]
+        where = f"the {loop.trips} trips of the loop at {program.ops[loop.op].source}"
+        if len(late) < len(sums):
+            yield f"{len(sums) - len(late)} sums over {where} are reduced once, after it"
+        if late:
+            yield (
+                f"{len(late)} sums over {where} are reduced in every trip; to reduce them once"
+                f" would take {human_bytes(sum(late))} more per device"
+            )
+
+
+def _logical_notes(program: Program) -> list[str]:
+    """Axes that Flax's boxes name, and that neither a rule nor the mesh gives a meaning."""
+    signature = program.signature
+    unknown = [
+        name for name in signature.named
+        if name not in dict(signature.rules) and name not in signature.planned.axis_names
+    ]  # fmt: skip
+    if not unknown:
+        return []
+    return [
+        f"arguments name the axes {', '.join(unknown)}, for which there is no rule: not followed"
+        " (plan under flax.linen.logical_axis_rules(rules))"
     ]
 
 

@@ -100,7 +100,7 @@ def constraints(record: PlanRecord) -> str:
 
 def are_pinned(record: PlanRecord) -> bool:
     """Whether pins bind the search, and with it the named tactics that are priced beside it."""
-    binding = ("Pin(", "Replicate(", "Limit(")
+    binding = ("Pin(", "Replicate(", "Limit(", "Share(")
     asked = any(tactic.startswith(binding) for tactic in record.asked.tactics)
     return asked or record.search.pins_in_code > 0
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -119,25 +119,40 @@ def _batch(analysis: Analysis, groups_of: list[list[tuple[int, int]]]) -> tuple[
     program = analysis.program
     worth = {g.index: g for g in analysis.groups}
     leading = _leading(analysis, groups_of)
-    once = [g for g in leading if not worth[g].conflict_sets]  # at most one dim of a value
+    twice = _twice_in_values(analysis)
+    once = [g for g in leading if twice.isdisjoint(worth[g].conflict_sets)]
     if not once:
         return ()
     made = _made_by_dots(analysis, groups_of)
     first = max(
         once,
-        key=lambda g: (made.get(g, 0), worth[g].activation_bytes - worth[g].argument_bytes, -g),
-    )
+        key=lambda g: (
+            made.get(g, 0), not worth[g].conflict_sets,
+            worth[g].activation_bytes - worth[g].argument_bytes, -g,
+        ),
+    )  # fmt: skip
     if worth[first].activation_bytes == 0:
         return ()
     roots = {_root(program, v) for v in leading[first]}
-    least = ALSO_DATA * worth[first].activation_bytes
+    least, looked_up = ALSO_DATA * worth[first].activation_bytes, _looked_up(analysis)
     others = [
         g for g, inputs in leading.items()
-        if g != first and worth[g].activation_bytes > least
+        if g != first and worth[g].activation_bytes > least and g not in looked_up
         and any(_root(program, v) in roots for v in inputs)
     ]  # fmt: skip
     others.sort(key=lambda g: (-worth[g].activation_bytes, g))
     return (first, *others)
+
+
+def _twice_in_values(analysis: Analysis) -> set[int]:
+    """Groups of conflict sets in which a value has two dims of one color, and not only an op.
+
+    A write to one place of every example's cache meets the batch twice: as where, and as what.
+    """
+    return {
+        group for group, one in zip(analysis.set_group, analysis.conflict_sets, strict=True)
+        if not all(conflict.is_op for conflict in one.conflicts)
+    }  # fmt: skip
 
 
 def _leading(analysis: Analysis, groups_of: list[list[tuple[int, int]]]) -> dict[int, list[int]]:
@@ -212,13 +227,23 @@ def is_backward(program: Program, op: Op) -> bool:
 
 def _contracted(analysis: Analysis) -> set[int]:
     """Groups that a forward dot sums over."""
+    return _gone_after(analysis, lambda op: op.rule.unit == MATRIX)
+
+
+def _looked_up(analysis: Analysis) -> set[int]:
+    """Groups whose entries a forward look-up picks: words of a table, pages of a cache."""
+    return _gone_after(analysis, lambda op: op.name == "gather")
+
+
+def _gone_after(analysis: Analysis, picks: Callable[[Op], bool]) -> set[int]:
+    """Groups that some forward op of this kind has in operands and not in its result."""
     table, found = analysis.color_table.ops, set()
     group = analysis.color_group[table.color]
     for owner, factor, g in zip(
         table.owner.tolist(), table.dim.tolist(), group.tolist(), strict=True
     ):
         op = analysis.program.ops[owner]
-        if op.rule.unit != MATRIX or is_backward(analysis.program, op):
+        if not picks(op) or is_backward(analysis.program, op):
             continue
         if not any(factor in dim for slot in op.rule.results for dim in slot):
             found.add(g)

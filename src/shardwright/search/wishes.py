@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -130,6 +130,22 @@ def _said(context: Context) -> Iterator[tuple[UserPin, Wish]]:
                 yield pin, Wish(axis, group, said, (pin.value,), dim, must=must, binds=binds)
 
 
+def axes_not_in_mesh(context: Context) -> list[str]:
+    """What shardings in the user's code say of axes that the mesh does not have, once per axis."""
+    program, known = context.model.analysis.program, context.model.mesh.names
+    said: dict[str, list[UserPin]] = {}
+    for pin in program.pins:
+        for axis in dict.fromkeys(axis for _, axis in _named_axes(pin.sharding)):
+            if axis not in known:
+                said.setdefault(axis, []).append(pin)
+    return [
+        f"not followed: the mesh has no axis {axis!r} of"
+        f" {pins[0].by}({pins[0].sharding.spec}) at {program.where(pins[0].value)}"
+        + (f" and {len(pins) - 1} more" if len(pins) > 1 else "")
+        for axis, pins in said.items()
+    ]
+
+
 def _apart(context: Context, said: Iterable[tuple[UserPin, Wish]]) -> Iterator[Wish]:
     """The wishes, those of equal layers once."""
     seen: set[tuple[Any, ...]] = set()
@@ -140,12 +156,19 @@ def _apart(context: Context, said: Iterable[tuple[UserPin, Wish]]) -> Iterator[W
             yield wish
 
 
-def _split_dims(sharding: Any, names: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """(dim, axis) of every split that a sharding asks for on a mesh with these axis names."""
+def _named_axes(sharding: Any) -> Iterator[tuple[int, str]]:
+    """(dim, axis name) of every split that a sharding asks for."""
     for dim, on in enumerate(getattr(sharding, "spec", ())):
         for name in on if isinstance(on, tuple) else (on,):
-            if isinstance(name, str) and name in names:
-                yield dim, names.index(name)
+            if isinstance(name, str):
+                yield dim, name
+
+
+def _split_dims(sharding: Any, names: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """(dim, axis) of every split that a sharding asks for on a mesh with these axis names."""
+    for dim, name in _named_axes(sharding):
+        if name in names:
+            yield dim, names.index(name)
 
 
 def listed(context: Context, wishes: Sequence[Wish]) -> State:
@@ -246,13 +269,20 @@ def constrained_model(
     tactics: Sequence[Tactic] | None = None,
     *,
     overlap: float = 0.0,
+    pinned: Mapping[int, Dims] | None = None,
 ) -> CostModel:
-    """The model of a program, with the values that the user's code reshards where it says."""
-    model = CostModel(analysis, mesh, device, overlap=overlap)
+    """The model of a program, with the values that the user's code reshards where it says.
+
+    `pinned` are values whose place is given: those shared with another plan.
+    """
+    given = dict(pinned or {})
+    model = CostModel(analysis, mesh, device, overlap=overlap, pinned=given)
     if not any(pin.by == "with_sharding_constraint" for pin in analysis.program.pins):
         return model
-    pinned = reshards(Context(model, find_roles(analysis)), tactics)
-    return CostModel(analysis, mesh, device, overlap=overlap, pinned=pinned) if pinned else model
+    more = reshards(Context(model, find_roles(analysis)), tactics)
+    if not more:
+        return model
+    return CostModel(analysis, mesh, device, overlap=overlap, pinned={**more, **given})
 
 
 def _axes_per_dim(context: Context, pin: UserPin) -> Dims:
