@@ -184,9 +184,17 @@ def devices() -> dict[str, Device]:
 
 
 def device(name: str | Device) -> Device:
-    """The device of that name or alias; a Device is returned as it is."""
+    """The device of that name or alias, or of a TOML file; a Device is returned as it is."""
     if isinstance(name, Device):
         return name
+    if isinstance(name, str) and name.endswith(".toml"):
+        found = load_devices(name)
+        if len(found) != 1:
+            raise ShardwrightError(
+                f"{name} has {len(found)} devices",
+                try_="load_devices(path)[name], or a file of one",
+            )
+        return next(iter(found.values()))
     by_name = {_fold(known.name): known for known in _builtin().values()}
     by_name |= {_fold(alias): known for known in _builtin().values() for alias in known.aliases}
     if isinstance(name, str) and _fold(name) in by_name:

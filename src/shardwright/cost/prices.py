@@ -32,6 +32,7 @@ class DevicePrices:
         self.routes = Routes(
             mesh.sizes, self.move_s, scatters_at_once=device.topology != "torus",
             gathers_major=device.gathers_major,
+            across=frozenset(a for a, name in enumerate(mesh.names) if name in mesh.dcn),
         )  # fmt: skip
 
     def move_s(self, move: Move) -> float:
