@@ -346,6 +346,11 @@ def constant_in_rounds(x: Any, w: Any) -> Any:
     return lax.fori_loop(0, 3, lambda _, y: jnp.sin(y) + jnp.max(jnp.cos(w), 0), x)
 
 
+def constant_in_call(x: Any, w: Any) -> Any:
+    largest = jax.checkpoint(lambda w: jnp.max(jnp.cos(w), 0))
+    return lax.fori_loop(0, 3, lambda _, y: jnp.sin(y) + largest(w), x)
+
+
 def constant_halo(x: Any, w: Any) -> Any:
     def body(c: Any, a: Any) -> Any:
         blurred = lax.conv_general_dilated(w[None, :, :, None], jnp.ones((3, 3, 1, 1)), (1, 1),
@@ -375,9 +380,11 @@ INVARIANT = {
     f"{fn.__name__} on {'x'.join(map(str, mesh.values()))}": Row(
         fn, (f32(32, 32), f32(32, 32)), mesh, pins(("w", 0, "x"))
     )
-    for fn in (constant_in_rounds, constant_halo, loop_in_rounds, moved_in_rounds)
+    for fn in (
+        constant_in_rounds, constant_in_call, constant_halo, loop_in_rounds, moved_in_rounds,
+    )
     for mesh in (FOUR, FOUR_TWO)
-}
+}  # fmt: skip
 
 FAMILIES = {
     "entries": ENTRIES, "starts": STARTS, "alone": ALONE, "kernels": KERNELS,

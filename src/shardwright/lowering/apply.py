@@ -117,11 +117,14 @@ class Lowering:
         if name not in KEPT_CALLS:
             with _jax.name_scope(str(eqn.params.get("name", name))):
                 return enter(self, called, operands, place)
+        if self.mover.in_loop and all_invariant(operands) and self.moves_inside(place.key):
+            operands = self.mover.kept_in_loop(operands)
         results: list[Slot] = []
 
         def body(*arrays: Any) -> list[Any]:
             given = [s._replace(array=a) for s, a in zip(operands, arrays, strict=True)]
-            with self.mover.another_trace():
+            moving = [s.array for s in given if not s.invariant and not s.literal]
+            with self.mover.another_trace(_largest(moving) if self.mover.in_loop else None):
                 results.extend(enter(self, called, given, place))
             return [s.array for s in results]
 
@@ -174,7 +177,7 @@ class Lowering:
         return _marked(results, operands)
 
     def moves_inside(self, key: Key) -> bool:
-        """Whether ops of a loop or branch move data between devices."""
+        """Whether ops of a loop, branch or call move data between devices."""
         return any(
             isinstance(a, StayInLoop) or (isinstance(a, Constrain) and a.sends)
             for inner, actions in self.steps.actions.items() if inner[: len(key)] == key
@@ -209,9 +212,7 @@ class Lowering:
             if body.consts is not None:
                 fixed = given[: body.consts]
                 given[: body.consts] = [s._replace(invariant=True) for s in fixed]
-                # Not a counter: XLA drops from a barrier what nothing else uses.
-                moving = [s.array for s in given[body.consts :]]
-                changes = max(moving, key=lambda a: a.size, default=None)
+                changes = _largest([s.array for s in given[body.consts :]])
             with self.mover.another_trace(changes):
                 out = enter(self, body.jaxpr, given, place.body(number))
                 for slot, outlet in zip(out, exits, strict=True):
@@ -255,6 +256,11 @@ class Lowering:
         site = Site(None, False, [], [slot])
         perform([a for a in tie if isinstance(a, ON_RESULTS)], site, self.mover)
         return site.results[0]
+
+
+def _largest(arrays: Sequence[Any]) -> Any:
+    """The largest array, no counter: XLA drops from a barrier what nothing else uses."""
+    return max(arrays, key=lambda a: a.size, default=None)
 
 
 def _marked(results: Sequence[Slot], operands: Sequence[Slot]) -> list[Slot]:

@@ -40,7 +40,7 @@ STRUCTURAL: dict[str, str] = {
     "run_state": "inlined: the ops of its body, its references as plain values",
     **dict.fromkeys(_SPARSE, "inlined: the gathers and scatters that JAX lowers it to"),
     "scan": "a region that runs `length` times",
-    "while": "two regions, condition and body, with an estimated trip count",
+    "while": "two regions, condition and body; trips are estimated unless it counts literals",
     "cond": "one region per branch",
     "pvary": "left out: it only says in the types that shards may differ between devices",
     "shard_map": "a region on shards: its specs split what enters and leaves it",
