@@ -24,7 +24,7 @@ GPT = replace(
     transformer.PRESETS["gpt_2l"], layers=4, d_model=256, d_ff=1024, heads=4, kv_heads=4,
     d_head=64, vocab=512, seq=512, batch=32,
 )  # fmt: skip
-SAVES, COSTS = 0.2, 0.06  # parts of what is saved, and of a step, that advice may be wrong by
+SAVES, COSTS = 0.2, 0.1  # parts of what is saved, and of a step, that advice may be wrong by
 
 
 @functools.cache
