@@ -114,14 +114,11 @@ def search_shared(task: Task) -> tuple[CostModel, Found]:
     if not others:
         return _search_together(task)
     shared = task.shared(others)
-    model, found, error = None, None, None
+    _, alone = task.search()
     try:
         model, found = task.search(others)
-    except NoPlanFits as failure:
-        error = failure
-    _, alone = task.search()
-    if model is None or found is None:
-        raise _not_with(task, shared, error, alone)
+    except NoPlanFits as error:
+        raise _not_with(task, shared, error, alone) from None
     note = f"{shared.arrays} arrays are placed as in the plan of {shared.names}: "
     notes = (*found.notes, note + _pays(found, alone), *_elsewhere(task, shared))
     return model, replace(found, notes=notes)
@@ -190,11 +187,8 @@ def _candidates(tasks: Sequence[Task], alone: Sequence[tuple[CostModel, Found]])
     return list(seen.values())[:SCREENED]
 
 
-def _not_with(
-    task: Task, shared: Shared, error: NoPlanFits | None, alone: Found
-) -> ShardwrightError:
+def _not_with(task: Task, shared: Shared, error: NoPlanFits, alone: Found) -> ShardwrightError:
     """The error for parameters that leave no room for a function, which fits without them so."""
-    assert error is not None
     names, facts = shared.names, error.facts
     return NoPlanFits(
         f"{error.what} for {task.name} with {shared.arrays} arrays placed as in the plan of"
