@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from shardwright.cost.factor_graph import Cell, FactorGraph
 from shardwright.search.axis_placements import AxisPlacements
 from shardwright.spmd.decisions import Placement
-from shardwright.spmd.layout import REPLICATED
 
 Kinds = tuple[int, ...]  # for each of the first axes, or of all of them
 
@@ -41,15 +39,6 @@ class Work:
             raise Spent
 
 
-class Table(NamedTuple):
-    """The seconds of a block for each kind of the next axis."""
-
-    kind: np.ndarray  # [placements of the axis]
-    seconds: np.ndarray  # [kinds]
-    least: float
-    spread: float  # what the axis can change
-
-
 class Block:
     """Some factors whose scopes lie within one."""
 
@@ -69,7 +58,7 @@ class Block:
         self.kind = [kind for kind, _ in found]  # [axes][placements]
         self.example = [first.tolist() for _, first in found]  # [axes][kinds] a placement
         self._placed: dict[Kinds, tuple[Placement, ...]] = {(): ((),) * len(self.scope)}
-        self._below: dict[Kinds, Table] = {}
+        self._last: dict[Kinds, np.ndarray] = {}
         self._responses: dict[tuple[int, Kinds], np.ndarray] = {}
 
     def kinds(self, chosen: Sequence[int]) -> Kinds:
@@ -89,23 +78,13 @@ class Block:
             )
         return known
 
-    def below(self, earlier: Kinds) -> Table:
-        """The least seconds for each kind of the next axis, given those of the axes before it.
-
-        On the last axis the seconds are exact; before, the least of all that may follow.
-        """
-        known = self._below.get(earlier)
-        if known is None:
-            axis = len(earlier)
-            if axis + 1 == len(self.axes):
-                seconds = self.response(axis, earlier)
-            else:
-                count = len(self.example[axis])
-                seconds = np.array([self.below((*earlier, k)).least for k in range(count)])
-            least = float(seconds.min())
-            spread = float(seconds.max()) - least
-            known = self._below[earlier] = Table(self.kind[axis], seconds, least, spread)
-        return known
+    def last(self, earlier: Kinds, wanted: np.ndarray) -> np.ndarray:
+        """[wanted] exact seconds for these kinds of the last axis, given those of the others."""
+        known = self._last.setdefault(earlier, np.full(len(self.example[-1]), np.nan))
+        new = np.unique(wanted[np.isnan(known[wanted])]).tolist()
+        if new:
+            known[new] = self._seconds([self.placed((*earlier, k)) for k in new])
+        return known[wanted]  # type: ignore[no-any-return]
 
     def response(self, axis: int, others: Kinds) -> np.ndarray:
         """[kinds] exact seconds for each kind of one axis, given the kinds of all others."""
@@ -119,11 +98,6 @@ class Block:
     def exact(self, kinds: Kinds) -> float:
         """Seconds when the kinds of all axes are given."""
         return float(self._seconds([self.placed(kinds)])[0])
-
-    def replicated_s(self) -> float:
-        """Seconds when nothing is split."""
-        whole = (REPLICATED,) * len(self.axes)
-        return float(self._seconds([(whole,) * len(self.scope)])[0])
 
     def _seconds(self, states: Sequence[tuple[Placement, ...]]) -> np.ndarray:
         """[states] given the placements of the scope."""

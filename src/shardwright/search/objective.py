@@ -29,6 +29,8 @@ class Progress(NamedTuple):
     evaluations: int
     best_s: float  # OVER_MEMORY_S and more: nothing fits yet
     seconds: float
+    bound_s: float = 0.0  # no plan of the space is faster
+    trying: str = ""  # what is being looked at
 
 
 @dataclass
@@ -55,7 +57,8 @@ class Objective:
         self.model, self.overrides = model, dict(overrides or {})
         self.memory = float("inf") if memory is None else float(memory)
         self.evaluations = 0
-        self.stage = ""
+        self.stage = self.trying = ""
+        self.bound_s = 0.0
         self.best: State | None = None
         self.best_s = float("inf")
         self._best_bytes = float("inf")
@@ -143,6 +146,9 @@ class Objective:
         """Tells the caller where the search stands, and ends it at the deadline."""
         now = time.monotonic()
         if self._progress is not None:
-            self._progress(Progress(self.stage, self.evaluations, self.best_s, now - self._start))
+            seconds = now - self._start
+            self._progress(Progress(
+                self.stage, self.evaluations, self.best_s, seconds, self.bound_s, self.trying
+            ))  # fmt: skip
         if self._deadline is not None and now > self._deadline and self.stage != STRATEGIES:
             raise OutOfTime
