@@ -30,6 +30,8 @@ SAME = 1e-9  # costs closer than this are equal
 BATCH = 64
 INFINITE = {"null": float("inf")}  # what null stands for in a plan file: JSON has no infinity
 MOST_CELLS = 1_000_000  # of one table of the relaxation
+# Of three axes and more, states are looked at where the bound is so near, or there are so few.
+NEAR, MOST_STATES = 0.1, 1_000_000
 WORTH = 5e-3  # a state that is better by this part is worth another attempt
 SWEEPS = 100  # in which the tables of the relaxation are made to agree
 
@@ -74,7 +76,7 @@ class Limits:
     """How much a proof may do."""
 
     placements: int = 120_000  # of one axis
-    cells: int = 120_000_000  # of the relaxation's tables, times the candidates of their ops
+    cells: int = 80_000_000  # of the relaxation's tables, times the candidates of their ops
     evaluations: int = 2_000
     nodes: int = 1_000  # choices of placements for all axes but the last
 
@@ -116,6 +118,7 @@ class _Proof:
         self.first, self.before_s = first, objective.best_s
         self.nodes = 0
         self.blocks: list[Block] | None = None  # once they are needed
+        self.floor = 0.0  # seconds that no state that is left goes below
         self.better: State | None = None
         self.full_bytes = np.array(
             [lay.local_bytes((), ()) for lay in self.model.layouts.table], float
@@ -133,7 +136,8 @@ class _Proof:
         except TooLarge:
             return self._certificate(float("inf"))
         covered = float(np.prod([float(len(a)) for a in self.axes]))
-        if self.floor < self.incumbent * (1 - SAME):
+        close = self.floor >= self.incumbent * (1 - NEAR) or covered <= MOST_STATES
+        if self.floor < self.incumbent * (1 - SAME) and (close or len(self.axes) < 3):
             with suppress(Spent):
                 self._first_axis()
                 self.floor = self.incumbent
