@@ -10,7 +10,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 export JAX_PLATFORMS ?= cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test quick lint format bench fuzz referee clean
+.PHONY: help setup demo test quick lint format bench fuzz referee docs release clean
 
 help:                ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -64,6 +64,12 @@ referee: $(VENV)/.referee ## every plan of the zoo; the TPU and GPU compilers, w
 
 fuzz: $(VENV)/.dev   ## plan, compile and run 2,000 random programs; COUNT and SEED say others
 	$(BIN)/python -m tests.fuzz.run --count $(or $(COUNT),2000) --seed $(or $(SEED),0)
+
+docs: $(VENV)/.dev   ## the documentation as a site, in build/site; `make test` runs its code and checks its links
+	$(BIN)/mkdocs build --strict
+
+release: $(VENV)/.dev ## wheel and sdist in dist/, each tried in an empty environment
+	$(BIN)/python -m tests.release
 
 bench: $(VENV)/.dev  ## measure speed
 	$(BIN)/python benchmarks/run.py

@@ -1,4 +1,4 @@
-"""Eight host devices for every test that compiles; set before JAX is imported."""
+"""Eight host devices for every test that compiles, and no cached plans; before JAX is imported."""
 
 from __future__ import annotations
 
@@ -11,3 +11,5 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Threads of XLA:CPU's pools. On two cores the default is one per device: all can wait at a
 # rendezvous while the compute they wait for finds no thread, and XLA then aborts.
 os.environ.setdefault("NPROC", str(max(2 * 8, os.cpu_count() or 1)))
+# Tests judge the search, not what it found another time; tests/plans/test_cache.py has a folder.
+os.environ["SHARDWRIGHT_CACHE"] = ""

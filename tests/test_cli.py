@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from click.testing import CliRunner, Result
 
 import shardwright as sw
 from shardwright.cli import main
-from shardwright.cli_input import find_arguments, find_object, parse_bytes, parse_mesh, parse_tactic
+from shardwright.cli.input import find_arguments, find_object, parse_bytes, parse_mesh, parse_tactic
 
 TRAIN = """
 import jax, jax.numpy as jnp
@@ -64,10 +65,134 @@ def test_plan_prints_saves_and_writes_a_page(train: str) -> None:
 def test_show_prints_the_same(train: str) -> None:
     printed = run("plan", train, *PLAN, "--save", "plan.json").stdout
     assert run("show", "plan.json").stdout == printed
-    assert run("show", "plan.json", "--explain").stdout.startswith("What\n")
+    assert run("explain", "plan.json").stdout.startswith("What\n")
     assert "def in_shardings(mesh, *args)" in run("show", "plan.json", "--python").stdout
-    assert run("show", "plan.json", "--html", "page.html").exit_code == 0
+    assert run("report", "plan.json", "-o", "page.html").exit_code == 0
     assert Path("page.html").exists()
+
+
+# {command on plan.json: a name in the JSON that it prints}
+JSON = {
+    "show plan.json": "specs", "explain plan.json": "text", "diff plan.json plan.json": "differ",
+    "explain plan.json --collective 1": "seconds", "explain plan.json --tensor w": "local",
+    "explain plan.json --why-not DataParallel(model)": "applies",
+    "report plan.json": "written", "report plan.json plan.json": "written", "trace plan.json -o step.json": "written",
+    "trace plan.json -o -": "traceEvents",
+    "check steps.py:train_step plan.json": "ok", "verify steps.py:train_step plan.json": "ok",
+    "analyze steps.py:train_step": "group", "devices": "tpu-v5e", "rules dot_general": "rule",
+    "zoo": "preset", "plan steps.py:train_step --mesh 2 --seconds 0.1": "specs",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("command", JSON)
+def test_json_everywhere(train: str, command: str) -> None:
+    run("plan", train, *PLAN, "--quiet", "--save", "plan.json")
+    result = run(*command.split(), "--json")
+    assert result.exit_code == 0, result.output
+    printed = json.loads(result.stdout)
+    first = printed[0] if isinstance(printed, list) else printed
+    assert JSON[command] in first
+
+
+def test_every_command_prints_json() -> None:
+    told = {name for name, command in main.commands.items()
+            if any("--json" in option.opts for option in command.params)}  # fmt: skip
+    assert told == set(main.commands)
+
+
+@pytest.mark.parametrize("option, starts", [("--save", "{"), ("--html", "<!doctype html>")])
+def test_a_dash_is_standard_output(train: str, option: str, starts: str) -> None:
+    result = run("plan", train, *PLAN, option, "-")
+    assert result.stdout.startswith(starts)
+    assert not Path("-").exists()
+
+
+@pytest.mark.parametrize("question, words", [
+    (["--why-not", "DataParallel(data)"], "It is this plan."),
+    (["--why-not", "ExpertParallel(model)"], "does not apply: no expert dim found"),
+    (["--collective", "1"], "all-reduce over data: "),
+    (["--collective", "1"], "why    partial sums of dot_general"),
+    (["--tensor", "x"], "local   f32[32/4,8], 256 B of 1.0 kB"),
+    (["--tensor", "x"], "because x[0] claims data, which splits dim 0"),
+    (["--tensor", "w"], "held    every device holds all of it"),
+])  # fmt: skip
+def test_single_questions(train: str, question: list[str], words: str) -> None:
+    run("plan", train, *PLAN, "--quiet", "--save", "plan.json")
+    result = run("explain", "plan.json", *question)
+    assert words in result.stdout, result.output
+
+
+LIMITS = [
+    ([], 1), (["--max-step", "0"], 1), (["--max-step", "1000000"], 0), (["--max-memory", "0"], 1),
+    (["--max-memory", "900"], 0), (["--same-shardings"], 1),
+    (["--max-step", "1000000", "--same-shardings"], 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("limits, code", LIMITS)
+def test_limits_for_ci(train: str, limits: list[str], code: int) -> None:
+    """A plan that is slower by a third, twice as large and sharded otherwise."""
+    run("plan", train, *PLAN, "--quiet", "--save", "old.json")
+    new = json.loads(Path("old.json").read_text())
+    new["cost"] |= {
+        "compute_s": new["cost"]["compute_s"] * 1.5,
+        "peak_bytes": 2 * new["cost"]["peak_bytes"],
+    }
+    new["specs"]["x"] = [["model"], []]
+    Path("new.json").write_text(json.dumps(new))
+    result = run("diff", "old.json", "new.json", *limits)
+    assert result.exit_code == code, result.output
+    assert ("limit passed: " in result.stdout) == bool(limits and code)
+    assert run("diff", "old.json", "old.json", *limits).exit_code == 0
+
+
+def test_check_plans_again(train: str) -> None:
+    """The same mesh, device and tactics give the same plan; another function another."""
+    run("plan", train, *PLAN, "--quiet", "--save", "plan.json")
+    same = run("check", train, "plan.json", "--replan", "--max-step", "0", "--same-shardings")
+    assert same.exit_code == 0 and "plan.json is for" in same.stdout
+    wider = run("check", train, "plan.json", "--args", "wider", "--replan", "--max-memory", "1")
+    assert wider.exit_code == 1
+    assert "limit passed: peak memory" in wider.stdout
+    refused = run("check", train, "plan.json", "--max-step", "5")
+    assert refused.exit_code == 2 and "try     --replan too" in refused.stderr
+
+
+def test_traces_and_profiles(train: str) -> None:
+    run("plan", train, *PLAN, "--quiet", "--save", "plan.json")
+    assert run("trace", "plan.json", "-o", "step.json").exit_code == 0
+    assert json.loads(Path("step.json").read_text())["traceEvents"]
+    assert "try     --output step.json" in run("trace", "plan.json").stderr
+    assert "holds no *.trace.json.gz" in run("trace", "plan.json", "--against", ".").stderr
+
+
+def test_shells_complete_targets_and_devices() -> None:
+    from click.shell_completion import ShellComplete
+
+    complete = ShellComplete(main, {}, "shardwright", "_SHARDWRIGHT_COMPLETE")
+    zoo = complete.get_completions(["plan"], "zoo:llama")
+    assert "zoo:llama_scan_train" in [item.value for item in zoo]
+    kinds = complete.get_completions(["plan", "x", "--device"], "tpu-v5")
+    assert "tpu-v5e" in [item.value for item in kinds]
+
+
+def test_colour_is_for_terminals_only(train: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import io
+
+    from shardwright.cli import output
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    for stream, coloured in ((Terminal(), True), (io.StringIO(), False)):
+        monkeypatch.setattr("sys.stdout", stream)
+        monkeypatch.setenv("TERM", "xterm")
+        monkeypatch.delenv("NO_COLOR", raising=False)
+        output.say("train_step on 8 x tpu-v5e\nwarning: over memory")
+        output.say_table(("a", "b"), [("1", "[bold]")], right=(0,))
+        assert ("\x1b[" in stream.getvalue()) == coloured
+        assert "[bold]" in stream.getvalue()  # names are no markup
 
 
 def test_names_in_a_file_never_become_code(train: str) -> None:
@@ -154,9 +279,15 @@ def test_open_meshes_are_compared(train: str) -> None:
 
 
 def test_zoo_plans_a_model() -> None:
-    result = run("zoo", "mlp_grad", "--size", "tiny", *PLAN)
+    result = run("plan", "zoo:mlp_grad:tiny", *PLAN)
     assert result.exit_code == 0
     assert "on 8 x tpu-v5e" in result.stdout
+
+
+def test_lists() -> None:
+    assert "llama_scan_train" in run("zoo").stdout
+    assert "reduction={j}" in run("rules", "dot_general").stdout
+    assert "try     dot_general" in run("rules", "dot_generl").stderr
 
 
 @pytest.mark.parametrize("command, words", [
@@ -187,7 +318,8 @@ def test_zoo_plans_a_model() -> None:
     (["plan", "no.module:f", "--mesh", "2"], "try     a file like train.py, or a module's name"),
     (["show", "absent.json"], "cannot read a plan from absent.json"),
     (["diff", "steps.py", "steps.py"], "cannot read a plan from steps.py"),
-    (["zoo", "llama_trian", "--mesh", "2"], "try     llama_train"),
+    (["plan", "zoo:llama_trian", "--mesh", "2"], "try     zoo:llama_train"),
+    (["explain", "absent.json"], "cannot read a plan from absent.json"),
 ])  # fmt: skip
 def test_errors_are_texts_on_stderr(train: str, command: list[str], words: str) -> None:
     result = run(*command)
@@ -250,3 +382,27 @@ def test_a_named_tuple_is_one_argument(train: str) -> None:
         assert find_arguments(module, "pair") == (module.pair,)
     finally:
         del module.pair
+
+
+@pytest.mark.slow
+def test_the_action_runs_what_the_command_line_has(train: str, tmp_path: Path) -> None:
+    """The last step of action.yml, with bash: it passes, and fails beyond a limit."""
+    root = Path(__file__).parents[1]
+    script = (root / "action.yml").read_text().rpartition("      run: |\n")[2]
+    run("plan", train, *PLAN, "--quiet", "--save", "plan.json")
+    shim = tmp_path / "bin" / "shardwright"
+    shim.parent.mkdir()
+    shim.write_text(f'#!/bin/sh\nexec {sys.executable} -m shardwright "$@"\n')
+    shim.chmod(0o755)
+    for given, code in (("example_args", 0), ("wider", 1)):
+        env = os.environ | {
+            "TARGET": train, "PLAN": "plan.json", "ARGS": given, "MAX_STEP": "", "MAX_MEMORY": "5",
+            "SAME": "true", "RUNNER_TEMP": str(tmp_path), "PATH": f"{shim.parent}:/usr/bin:/bin",
+            "GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md"),
+            "PYTHONPATH": os.pathsep.join([str(root / "src"), *sys.path]),
+        }  # fmt: skip
+        done = subprocess.run(
+            ["bash", "-eo", "pipefail", "-c", script], env=env, capture_output=True, text=True
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+    assert "limit passed: peak memory" in (tmp_path / "summary.md").read_text()

@@ -3,6 +3,7 @@
 from shardwright._version import __version__
 from shardwright.api import analyze, jit, partition
 from shardwright.check import check
+from shardwright.compare import Comparison, compare
 from shardwright.cost.devices import Device, devices
 from shardwright.errors import ShardwrightError
 from shardwright.mesh import Mesh
@@ -23,10 +24,12 @@ from shardwright.search import (
     WeightStationary,
     ZeRO,
 )
+from shardwright.share import Call
 
 __all__ = [
-    "FSDP", "ContextParallel", "DataParallel", "Device", "ExpertParallel", "Limit", "Megatron",
-    "Mesh", "Pin", "Plan", "Replicate", "Search", "SequenceParallel", "ShardwrightError",
-    "WeightStationary", "ZeRO",
-    "__version__", "analyze", "check", "devices", "jit", "load", "partition", "rule", "trace",
+    "FSDP", "Call", "Comparison", "ContextParallel", "DataParallel", "Device", "ExpertParallel",
+    "Limit", "Megatron", "Mesh", "Pin", "Plan", "Replicate", "Search", "SequenceParallel",
+    "ShardwrightError", "WeightStationary", "ZeRO",
+    "__version__", "analyze", "check", "compare", "devices", "jit", "load", "partition", "rule",
+    "trace",
 ]  # fmt: skip

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
+import re
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
-from jax._src import core, source_info_util
+from jax._src import core, distributed, source_info_util
 from jax.extend.core import jaxpr_as_fun
 
 Literal = core.Literal
@@ -25,13 +25,20 @@ class Frame(NamedTuple):
     function: str
 
     def __str__(self) -> str:
-        return f"{self.file.rsplit('/', 1)[-1]}:{self.line} {self.function}"
+        function = self.function.rpartition("<locals>.")[2]
+        return f"{self.file.rsplit('/', 1)[-1]}:{self.line} {function}"
 
 
 def frames(source_info: Any) -> Iterator[Frame]:
     """The frames outside JAX that wrote an equation, innermost first."""
     for frame in source_info_util.user_frames(source_info.traceback):
         yield Frame(frame.file_name, frame.start_line, frame.function_name)
+
+
+@lru_cache(maxsize=4096)
+def is_recomputed(name_stack: Any) -> bool:
+    """Whether jax.checkpoint computes an equation with this name stack a second time."""
+    return any(part.name == "rematted_computation" for part in name_stack.stack)
 
 
 @lru_cache(maxsize=4096)
@@ -54,9 +61,67 @@ def open_jaxpr(jaxpr: Any) -> tuple[Any, list[Any]]:
     return (jaxpr.jaxpr, list(jaxpr.consts)) if isinstance(jaxpr, ClosedJaxpr) else (jaxpr, [])
 
 
+class Job(NamedTuple):
+    """This process among those that jax.distributed.initialize() has joined, and their store."""
+
+    process: int
+    processes: int
+    store: Any
+
+    def put_bytes(self, key: str, value: bytes) -> None:
+        """Publishes a value for all processes."""
+        self.store.key_value_set_bytes(key, value)
+
+    def wait_bytes(self, key: str, seconds: float) -> bytes:
+        """The value that some process publishes; TimeoutError after so many seconds."""
+        try:
+            return self.store.blocking_key_value_get_bytes(key, int(seconds * 1e3))
+        except jax.errors.JaxRuntimeError as error:
+            if "DEADLINE_EXCEEDED" in str(error):
+                raise TimeoutError(key) from None
+            raise
+
+
+def job() -> Job | None:
+    """The job of several processes that this one is in; None where it is alone."""
+    state = distributed.global_state
+    if state.client is None or state.num_processes is None or state.num_processes < 2:
+        return None
+    return Job(state.process_id, state.num_processes, state.client)
+
+
 def trace(jitted: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The jax.stages.Traced of a jitted function: nothing is executed or allocated."""
-    return jitted.trace(*args, **kwargs)  # type: ignore[attr-defined]
+    _know_cudnn()
+    _tracing.here = True
+    try:
+        return jitted.trace(*args, **kwargs)  # type: ignore[attr-defined]
+    finally:
+        _tracing.here = False
+
+
+_tracing = threading.local()
+# The version that cuDNN's attention is traced for where there is none, of jax[cuda12] 0.10.
+_CUDNN_VERSION = 91900
+
+
+@lru_cache(maxsize=1)
+def _know_cudnn() -> None:
+    """Lets cuDNN's attention be traced, not run, on a machine without cuDNN."""
+    from jax._src.cudnn import fused_attention_stablehlo as cudnn
+
+    if cudnn.cuda_versions is not None:
+        return
+    version, capability = cudnn.check_cudnn_version, cudnn.check_compute_capability
+
+    def known_version() -> int:
+        return _CUDNN_VERSION if getattr(_tracing, "here", False) else version()
+
+    def known_capability(least: str) -> bool:
+        return getattr(_tracing, "here", False) or capability(least)
+
+    cudnn.check_cudnn_version = known_version
+    cudnn.check_compute_capability = known_capability
 
 
 def without_refs(closed: Any) -> Any:
@@ -115,6 +180,21 @@ _OTHER_MESH = (
 def wants_another_mesh(error: BaseException) -> bool:
     """Whether JAX refused a sharding because no mesh is set, or one with other axis types."""
     return any(text in str(error) for text in _OTHER_MESH)
+
+
+def missing_axis(error: BaseException) -> str | None:
+    """The axis that a sharding names and the mesh around it does not have, if JAX refused it."""
+    found = re.search(r"Resource axis: (\S+) of .* is not found in mesh", str(error))
+    return found[1] if found else None
+
+
+def with_axis(mesh: Any, name: str) -> Any:
+    """The abstract mesh with one more axis, of one device."""
+    kind = mesh.axis_types[0]
+    types = (*mesh.axis_types, kind)
+    return jax.sharding.AbstractMesh(
+        (*mesh.axis_sizes, 1), (*mesh.axis_names, name), axis_types=types
+    )
 
 
 def opened(eqn: Any) -> Any:
@@ -446,11 +526,15 @@ def bind_shard_map(eqn: Any, args: list[Any], mesh: Any, run: Callable[..., list
         return call(*args)
 
 
+def axes_of_type(mesh: Any, kind: Any) -> set[str]:
+    """The axes of a mesh that are automatic, explicit or manual."""
+    kinds = zip(mesh.axis_names, mesh.axis_types, strict=True)
+    return {axis for axis, one in kinds if one == kind}
+
+
 def automatic_axes(mesh: Any) -> set[str]:
     """The axes of a mesh that are not those of a shard_map around."""
-    manual = jax.sharding.AxisType.Manual
-    kinds = zip(mesh.axis_names, mesh.axis_types, strict=True)
-    return {axis for axis, kind in kinds if kind != manual}
+    return set(mesh.axis_names) - axes_of_type(mesh, jax.sharding.AxisType.Manual)
 
 
 def jit_donated_names(fn: Any) -> tuple[str, ...]:
@@ -469,120 +553,59 @@ def key_impl(dtype: Any) -> Any:
     return dtype._impl
 
 
-class Block(NamedTuple):
-    """How a Pallas kernel steps along one dim of an operand or result."""
-
-    size: int
-    grid: int | None  # the grid dim that is its block index; None: there is one block
+def jaxprs_in(eqn: Any) -> list[Any]:
+    """The open jaxprs that an equation holds."""
+    return list(core.jaxprs_in_params(eqn.params))
 
 
-class KernelGrid(NamedTuple):
-    """The grid of a pallas_call."""
-
-    sizes: tuple[int, ...]
-    blocks: tuple[tuple[Block, ...], ...]  # [operands, then results][dims], without index operands
-    index_operands: int  # leading operands that every step may read
-    asked: frozenset[int]  # grid dims of which the kernel asks where it is
-    parallel: frozenset[int]  # grid dims along which steps hand each other nothing in scratch
-    operations: float  # of all steps together
-    has_dots: bool
+# Where JAX keeps the grouped matrix multiplications of megablox.
+_MEGABLOX = "/pallas/ops/tpu/megablox/"
 
 
-def kernel_grid(params: Mapping[str, Any]) -> KernelGrid:
-    """What grid and index maps say; ValueError with the reason where they do not say it plainly."""
-    mapping, kernel = params["grid_mapping"], params["jaxpr"]
-    if not all(isinstance(size, int) for size in mapping.grid):
-        raise ValueError("its grid depends on data")
-    blocks = tuple(_blocks(b, len(mapping.grid)) for b in mapping.block_mappings)
-    own = [g for g in range(len(mapping.grid)) if g not in mapping.vmapped_dims]
-    asked = frozenset(own[axis] for axis in _program_ids(kernel))
-    count = float(np.prod(mapping.grid, dtype=float))
-    estimate = params.get("cost_estimate")
-    flops, dots = _operations(kernel)
-    return KernelGrid(
-        mapping.grid, blocks, mapping.num_index_operands, asked, _parallel(params),
-        float(estimate.flops) if estimate is not None else flops * count, dots,
-    )  # fmt: skip
+def library_call(eqn: Any) -> str | None:
+    """The name of a library's function that is one op, though JAX traces its insides; else None.
+
+    Megablox with an offset, or adding to an array that is there, is not one of them.
+    """
+    if eqn.primitive.name != "jit" or eqn.params["name"] not in ("gmm", "tgmm"):
+        return None
+    source = eqn.params["jaxpr"].jaxpr.debug_info.func_src_info or ""
+    if _MEGABLOX not in source or len(eqn.invars) != 3:
+        return None
+    return f"megablox_{eqn.params['name']}"
 
 
-def _parallel(params: Mapping[str, Any]) -> frozenset[int]:
-    """All grid dims of a kernel without scratch memory, else those that it declares parallel."""
-    mapping = params["grid_mapping"]
-    if not mapping.scratch_avals:
-        return frozenset(range(len(mapping.grid)))
-    declared = getattr(params.get("compiler_params"), "dimension_semantics", None) or ()
-    if len(declared) != len(mapping.grid):
-        return frozenset()
-    return frozenset(g for g, how in enumerate(declared) if "parallel" in str(how).lower())
+class Megablox(NamedTuple):
+    """The static arguments of a grouped matrix multiplication."""
+
+    tiling: tuple[int, int, int]  # of rows, contraction and columns of `gmm`
+    transposed: bool  # the weights are [groups, columns, contraction]
+    interpret: Any
 
 
-def _blocks(mapping: Any, grid: int) -> tuple[Block, ...]:
-    """The blocks of one operand or result."""
-    index = mapping.index_map_jaxpr.jaxpr
-    number = {var: g for g, var in enumerate(index.invars[:grid])}
-    out = []
-    for block, at in zip(mapping.block_shape, index.outvars, strict=True):
-        size = getattr(block, "block_size", 1)
-        if type(block).__name__ not in ("Blocked", "Squeezed"):
-            raise ValueError(f"a block is {type(block).__name__}, which may overlap others")
-        if not isinstance(at, Literal) and at not in number:
-            raise ValueError("a block index is computed, not a grid index or 0")
-        if isinstance(at, Literal) and at.val != 0:
-            raise ValueError("a block index is a number other than 0")
-        out.append(Block(size, None if isinstance(at, Literal) else number[at]))
-    return tuple(out)
+def megablox_of(params: Mapping[str, Any]) -> Megablox:
+    """The static arguments of a call of megablox, read from the kernel that it was traced to."""
+    (kernel,) = [
+        eqn for eqn in params["jaxpr"].jaxpr.eqns if eqn.primitive.name == "pallas_call"
+    ]  # fmt: skip
+    mapping = kernel.params["grid_mapping"]
+    rows_and_k, *_, out = [
+        [getattr(b, "block_size", 1) for b in m.block_shape] for m in mapping.block_mappings
+    ]
+    rows, k = rows_and_k
+    columns = mapping.block_mappings[1].index_map_jaxpr.jaxpr  # its first grid dim, of gmm
+    transposed = params["name"] == "gmm" and columns.outvars[-1] is not columns.invars[0]
+    return Megablox((rows, k, out[-1]), transposed, kernel.params["interpret"])
 
 
-def _inner(jaxpr: Any) -> Iterator[Any]:
-    """The equations of a jaxpr and of all that it holds."""
-    for eqn in jaxpr.eqns:
-        yield eqn
-        for held in core.jaxprs_in_params(eqn.params):
-            yield from _inner(held)
-
-
-def _program_ids(kernel: Any) -> set[int]:
-    """The grid dims whose index or size a kernel asks for."""
-    names = ("program_id", "num_programs")
-    return {eqn.params["axis"] for eqn in _inner(kernel) if eqn.primitive.name in names}
-
-
-def _operations(kernel: Any) -> tuple[float, bool]:
-    """(operations of one step of a kernel, every loop counted once; whether it has dots)."""
-    total, dots = 0.0, False
-    for eqn in _inner(kernel):
-        size = float(sum(np.prod(v.aval.shape, dtype=float) for v in eqn.outvars))
-        if eqn.primitive.name == "dot_general":
-            (contracted, _), _ = eqn.params["dimension_numbers"]
-            shape = eqn.invars[0].aval.shape
-            size *= 2.0 * float(np.prod([shape[d] for d in contracted], dtype=float))
-            dots = True
-        total += size
-    return total, dots
-
-
-def kernel_on_shards(eqn: Any, shards: list[Any]) -> dict[str, Any]:
-    """The parameters of a pallas_call that runs the steps of these shards."""
-    mapping, grid = eqn.params["grid_mapping"], kernel_grid(eqn.params)
-    sizes = list(grid.sizes)
-    for blocks, shard in zip(grid.blocks, shards[grid.index_operands :], strict=False):
-        for block, size in zip(blocks, shard.shape, strict=True):
-            if block.grid is not None:
-                sizes[block.grid] = size // block.size
-
-    def local(aval: Any, blocks: Sequence[Block]) -> Any:
-        rows = zip(blocks, aval.shape, strict=True)
-        return aval.update(
-            shape=tuple(n if b.grid is None else b.size * sizes[b.grid] for b, n in rows)
-        )
-
-    mappings = tuple(
-        dataclasses.replace(m, array_aval=local(m.array_aval, blocks))
-        for m, blocks in zip(mapping.block_mappings, grid.blocks, strict=True)
-    )
-    results = grid.blocks[-mapping.num_outputs :]
-    avals = eqn.params["out_avals"]
-    return {
-        "grid_mapping": dataclasses.replace(mapping, grid=tuple(sizes), block_mappings=mappings),
-        "out_avals": tuple(local(a, blocks) for a, blocks in zip(avals, results, strict=True)),
-    }
+def megablox(params: Mapping[str, Any], args: Sequence[Any], groups: int, offset: Any) -> Any:
+    """The product of a call of megablox on other shapes: of so many groups from `offset` on."""
+    module = importlib.import_module("jax.experimental.pallas.ops.tpu.megablox.gmm")
+    how = megablox_of(params)
+    dtype = params["jaxpr"].out_avals[0].dtype
+    if params["name"] == "gmm":
+        return module.gmm(
+            *args, dtype, how.tiling, offset, transpose_rhs=how.transposed,
+            interpret=how.interpret,
+        )  # fmt: skip
+    return module.tgmm(*args, dtype, how.tiling, offset, groups, interpret=how.interpret)

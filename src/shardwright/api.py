@@ -5,11 +5,15 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from typing import Any
 
 import jax
 
+from shardwright import _jax
+from shardwright import cache as plan_cache
+from shardwright.agreement import Proposal, take_plan
 from shardwright.analysis.analysis import Analysis, analyze_program, check_labels
 from shardwright.cost.devices import Device
 from shardwright.errors import ShardwrightError
@@ -18,13 +22,17 @@ from shardwright.mesh import Mesh
 from shardwright.options import Options, read_options
 from shardwright.plan import Bound, Plan
 from shardwright.program.arguments import asks_which
+from shardwright.program.fingerprint import content
 from shardwright.program.pins import argument_pins
 from shardwright.program.tracing import trace_call
+from shardwright.program.types import Program
 from shardwright.record.build import build_record
 from shardwright.search import Tactic
-from shardwright.search.meshes import candidate_meshes, search_meshes
+from shardwright.search.meshes import Shape, candidate_meshes, search_meshes
 from shardwright.search.unshare import unshare_where_it_pays
 from shardwright.search.wishes import constrained_model
+from shardwright.share import Call, common_mesh
+from shardwright.together import Task, search_shared
 
 BY_NAME = ("static_argnames", "donate_argnames")  # that jax.jit takes and partition() does not
 
@@ -72,6 +80,8 @@ def partition(
     unshare: bool = False,
     overlap: float = 0.0,
     tie: bool = True,
+    share: Plan | Call | Sequence[Plan | Call] | None = None,
+    cache: bool = True,
     **kwargs: Any,
 ) -> Plan:
     """The plan for one step of `fn` on a mesh of devices.
@@ -90,13 +100,17 @@ def partition(
     - `unshare`: let single layers differ from their like where that pays;
     - `tie`: a result with the structure of an argument is stored as that argument is, ready for
       the next step; False lets them differ;
-    - `overlap`: the part of the shorter of compute and links that hides behind the longer.
+    - `share`: the plan of another function, or several: arrays that both functions have are placed
+      as there. Or `sw.Call`s of other functions: the parameters are placed for all of them
+      together, and each can then be planned with `share=` this plan. A note says what it costs;
+    - `overlap`: the part of the shorter of compute and links that hides behind the longer;
+    - `cache`: look the same plan up that was made before, and keep this one; False does neither.
     """
     options = read_options(
         mesh=mesh, device=device, memory=memory, tactics=tactics, seconds=seconds,
         timeout=timeout, seed=seed, donate_argnums=donate_argnums, static_argnums=static_argnums,
         progress=progress, labels=labels, devices=devices, unshare=unshare, overlap=overlap,
-        tie=tie,
+        tie=tie, share=share, cache=cache,
     )  # fmt: skip
     return plan_call(fn, args, kwargs, options)
 
@@ -105,28 +119,76 @@ def plan_call(
     fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], options: Options
 ) -> Plan:
     """The whole pipeline: partition() of one call, whatever its arguments are called."""
+    together = _jax.job()
+    if together is None:
+        return plan_once(fn, *_traced(fn, args, kwargs, options), options)
+
+    def propose() -> Proposal:
+        program, meshes = _traced(fn, args, kwargs, options)
+        decides = plan_cache.deciding(program, meshes, options)
+        return Proposal(
+            decides | {"program": content(program, lines=False)},
+            lambda: plan_once(fn, program, meshes, options),
+            lambda record: Plan(record).bind_program(fn, program),
+        )
+
+    return take_plan(together, propose)  # one process plans, all take that plan
+
+
+def _traced(
+    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], options: Options
+) -> tuple[Program, list[Mesh]]:
+    """(the program of a call, the meshes it may be planned for)."""
     meshes = candidate_meshes(options.mesh, options.device, options.devices)
+    if options.share:
+        meshes = [common_mesh(options.share, meshes)]
     widest = max(meshes, key=lambda mesh: len(mesh.axes))  # the code may name any axis
     program = trace_call(  # ops, values, source lines, argument paths
         fn, args, kwargs, options.static_argnums, options.donate_argnums, widest, options.tie
     )
     program.pins += argument_pins(program.inputs, program.signature.leaves(args, kwargs))
-    analysis = analyze_program(program, options.labels)  # what may be decided
+    return program, meshes
+
+
+def plan_once(
+    fn: Callable[..., Any], program: Program, meshes: Sequence[Mesh], options: Options
+) -> Plan:
+    """The plan of a traced program: looked up where it was made before."""
+    if not plan_cache.wanted(options):
+        return plan_program(fn, analyze_program(program, options.labels), meshes, options)
+    key = plan_cache.key_of(plan_cache.deciding(program, meshes, options))
+    known = plan_cache.find(key)
+    if known is not None:
+        with suppress(ShardwrightError):  # a file that somebody has changed is planned anew
+            return Plan(known, cached=True).bind_program(fn, program)
+    plan = plan_program(fn, analyze_program(program, options.labels), meshes, options)
+    note = plan_cache.keep(key, plan.record)
+    return plan if note is None else plan.with_note(note)
+
+
+def plan_program(
+    fn: Callable[..., Any], analysis: Analysis, meshes: Sequence[Mesh], options: Options
+) -> Plan:
+    """The plan of an analyzed program on the best of these meshes."""
     check_labels(analysis, options.labels or {})
     cost_model = functools.partial(  # of a mesh: what any decisions cost
         constrained_model, analysis, device=options.device, tactics=options.tactics,
         overlap=options.overlap,
     )  # fmt: skip
-    model, found, shapes = search_meshes(  # the best decisions, and how good they are
-        meshes, cost_model, memory=options.memory, tactics=options.tactics,
-        seconds=options.seconds, timeout=options.timeout, seed=options.seed,
-        progress=options.progress,
-    )  # fmt: skip
+    shapes: list[Shape] = []
+    if options.share:
+        model, found = search_shared(Task(analysis, meshes[0], options))
+    else:
+        model, found, shapes = search_meshes(  # the best decisions, and how good they are
+            meshes, cost_model, memory=options.memory, tactics=options.tactics,
+            seconds=options.seconds, timeout=options.timeout, seed=options.seed,
+            progress=options.progress,
+        )  # fmt: skip
     unshared: list[tuple[int, int]] = []
     if options.unshare and not found.timed_out:
         model, found, unshared = unshare_where_it_pays(model, found, options.memory)
     record = build_record(model, found, asked=options.asked(), shapes=shapes, unshared=unshared)
-    return Plan(record, Bound(fn, program, model, found.decisions))
+    return Plan(record, Bound(fn, analysis.program, model, found.decisions))
 
 
 def jit(fn: Callable[..., Any] | None = None, **options: Any) -> Any:

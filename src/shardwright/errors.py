@@ -20,3 +20,7 @@ class ShardwrightError(Exception):
             lines.append(f"  {name.replace('_', ' '):<7} {first}")
             lines.extend(f"  {'':<7} {line}" for line in rest)
         super().__init__("\n".join(lines))
+
+
+class NoPlanFits(ShardwrightError):
+    """There is too little memory for any plan."""

@@ -12,8 +12,9 @@ from shardwright.cost.devices import Device
 from shardwright.cost.devices import device as find_device
 from shardwright.cost.devices import devices as known_devices
 from shardwright.errors import ShardwrightError
-from shardwright.record.types import Asked
+from shardwright.record.types import Asked, PlanRecord
 from shardwright.search import Tactic
+from shardwright.share import Call, Placed, placed
 
 Positions = int | Sequence[int]
 DEFAULT_DEVICE = "tpu-v5e"
@@ -39,13 +40,16 @@ class Options:
     unshare: bool = False
     overlap: float = 0.0
     tie: bool = True
+    share: tuple[Placed | Call, ...] = ()
+    cache: bool = True
 
     def asked(self) -> Asked:
         """What a plan keeps of them; the positions have been checked by then."""
         return Asked(
             static_argnums=positions(self.static_argnums),
             donate_argnums=positions(self.donate_argnums),
-            labels=dict(self.labels or {}), tactics=tuple(map(str, self.tactics or ())),
+            labels=dict(self.labels or {}),
+            tactics=(*map(str, self.tactics or ()), *(f"Share({one})" for one in self.share)),
             memory=self.memory, timeout=self.timeout, seed=self.seed, tie=self.tie,
             default_device=self.default_device,
         )  # fmt: skip
@@ -75,17 +79,40 @@ def read_options(**given: Any) -> Options:
         raise ShardwrightError(
             f"progress must be a function, got {progress!r:.60}", try_="progress=print"
         )
+    if not isinstance(given.get("cache", True), bool):
+        raise ShardwrightError(
+            f"cache must be True or False, got {given['cache']!r:.60}",
+            try_="cache=False, or functools.partial(fn, cache=...) for a parameter of the function",
+        )
     tactics = (tactics,) if isinstance(tactics, Tactic) else tactics
     if isinstance(tactics, str) or (tactics is not None and not isinstance(tactics, Iterable)):
         raise ShardwrightError(
             f"not a tactic: {tactics!r:.60}", try_='DataParallel("data"), Search(axes=["model"])'
         )
     given["tactics"] = None if tactics is None else tuple(tactics)
+    given["share"] = _shared(given.get("share"))
     if given.get("device") is None:
         found = _device_of(given["mesh"])
         given |= {"device": found or DEFAULT_DEVICE, "default_device": found is None}
     given["device"] = find_device(given["device"])
     return Options(**given)
+
+
+def _shared(share: Any) -> tuple[Placed | Call, ...]:
+    """What `share=` names: where plans have their arrays, and calls to plan for as well."""
+    given = share if isinstance(share, list | tuple) else [] if share is None else [share]
+    for one in given:
+        if not isinstance(one, Call) and not isinstance(getattr(one, "record", None), PlanRecord):
+            raise ShardwrightError(
+                f"share= takes plans and sw.Calls, one or a list, got {one!r:.60}",
+                try_="share=plan, or share=[sw.Call(evaluate, params, batch, weight=0.1)]",
+            )
+    if len({isinstance(one, Call) for one in given}) > 1:
+        raise ShardwrightError(
+            "share= has plans, whose parameters have their place, and calls to find one for",
+            try_="plan the calls first, and share that plan",
+        )
+    return tuple(one if isinstance(one, Call) else placed(one.record) for one in given)
 
 
 def _device_of(mesh: Any) -> str | None:

@@ -11,8 +11,10 @@ from typing import Any
 
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
+from jax.tree_util import keystr
 
 from shardwright import _jax
+from shardwright.agreement import leaving_word, meet
 from shardwright.analysis.analysis import Analysis, analyze_program
 from shardwright.analysis.unshare import unshare_all
 from shardwright.cost.breakdown import Breakdown
@@ -21,13 +23,14 @@ from shardwright.cost.devices import Device
 from shardwright.cost.model import CostModel, model_ir
 from shardwright.errors import ShardwrightError
 from shardwright.lowering.jit import PlannedFunction, as_set, jax_mesh, sharding
+from shardwright.lowering.local import from_local, local_part
 from shardwright.lowering.specs import partition_spec
 from shardwright.lowering.steps import Steps, make_steps
 from shardwright.lowering.unchanged import check_types
 from shardwright.mesh import Mesh
 from shardwright.program.arguments import Signature, check_callable, sign
 from shardwright.program.build import build
-from shardwright.program.fingerprint import argument_types, fingerprint
+from shardwright.program.fingerprint import argument_types, content, fingerprint
 from shardwright.program.tracing import trace_jaxpr
 from shardwright.program.types import Program, format_type
 from shardwright.record.build import call_of, overrides_of, specs_of
@@ -45,9 +48,13 @@ class Plan:
     derived from it and, for running, from the user's function.
     """
 
-    def __init__(self, record: PlanRecord, bound: Bound | None = None) -> None:
+    def __init__(
+        self, record: PlanRecord, bound: Bound | None = None, *, cached: bool = False
+    ) -> None:
         self.record = record
+        self.cached = cached  # looked up, not searched for
         self._bound = bound
+        self._met = False  # whether all processes of a job have said that they have this plan
 
     def __reduce__(self) -> Any:
         """A pickle holds the decisions, as a file does: a function may not go into one."""
@@ -59,6 +66,11 @@ class Plan:
     def __deepcopy__(self, memo: dict[int, Any]) -> Plan:
         """A plan of its own for the same function: what it is bound to is never changed."""
         return Plan(copy.deepcopy(self.record, memo), self._bound)
+
+    def with_note(self, note: str) -> Plan:
+        """The plan with one more of its `record.notes`."""
+        record = replace(self.record, notes=(*self.record.notes, note))
+        return Plan(record, self._bound, cached=self.cached)
 
     # What was decided -----------------------------------------------------------------------
 
@@ -116,9 +128,10 @@ class Plan:
         return format_plan(self.record)
 
     def __repr__(self) -> str:
-        from shardwright.report.words import human_seconds
+        from shardwright.report.words import human_bytes, human_seconds
 
-        return f"<Plan of {self.record.program} on {self.mesh}: {human_seconds(self.cost.step_s)}>"
+        step, peak = human_seconds(self.cost.step_s), human_bytes(self.cost.peak_bytes)
+        return f"<Plan of {self.record.program} on {self.mesh}: {step}, {peak} per device>"
 
     def ir(self) -> Ir:
         """The partitioning IR: one row per op, with local shapes, claims and collectives."""
@@ -138,28 +151,47 @@ class Plan:
         fn = fn if fn is not None else self._require("jit() without a function").fn
         check_callable(fn)
 
-        def prepare(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Signature, Steps]:
-            bound = self._bound
-            if bound is not None and bound.fn is fn and self.fits(args, kwargs):
-                return self._ready()  # whether the function is what it was is seen as it is run
-            return self.bind(fn, *args, **kwargs)._ready()
+        on = jax_mesh(self.mesh, mesh)
 
-        return PlannedFunction(fn, jax_mesh(self.mesh, mesh), prepare)
+        def bound(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
+            mine = self._bound
+            if mine is not None and mine.fn is fn and self.fits(args, kwargs):
+                return self  # whether the function is what it was is seen as it is run
+            return self.bind(fn, *args, **kwargs)
+
+        def prepare(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Signature, Steps]:
+            return bound(args, kwargs)._ready()
+
+        def prepare_to_run(
+            args: tuple[Any, ...], kwargs: dict[str, Any]
+        ) -> tuple[Signature, Steps]:
+            with leaving_word():
+                plan = bound(args, kwargs)
+                program = plan._require("running").program
+            meet(on, self.record, lambda: content(program, lines=False))
+            return plan._ready()
+
+        return PlannedFunction(fn, on, prepare, prepare_to_run)
 
     def bind(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Plan:
         """The plan tied to a function and arguments; says what changed when they do not match."""
-        signature, record = self._sign(fn, args, kwargs), self.record
+        signature = self._sign(fn, args, kwargs)
         leaves = signature.leaves(args, kwargs)
         self._check_arguments(signature.name, _types(signature, leaves))
         program = build(trace_jaxpr(fn, signature, leaves), signature)
+        return self.bind_program(fn, program)
+
+    def bind_program(self, fn: Callable[..., Any], program: Program) -> Plan:
+        """The plan tied to a function that has been traced; raises when it is another program."""
         self._check_matches(program)
+        record = self.record
         analysis = analyze_program(program, record.asked.labels or None)
         analysis = unshare_all(analysis, record.unshared)
         model = CostModel(
             analysis, self.mesh, self.device, overlap=self.cost.overlap, pinned=record.pinned
         )
         bound = Bound(fn, program, model, self._decisions(model))
-        return Plan(replace(record, call=call_of(program)), bound)
+        return Plan(replace(record, call=call_of(program)), bound, cached=self.cached)
 
     def _sign(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Signature:
         asked, mesh = self.record.asked, self.mesh
@@ -231,6 +263,12 @@ class Plan:
         bound = self._require("running")
         return bound.program.signature, bound.steps
 
+    def _meet(self, mesh: Any) -> None:
+        """Raises unless all processes that hold devices of a mesh are about to use this plan."""
+        if not self._met:
+            meet(mesh, self.record, lambda: self.record.fingerprint)
+            self._met = True
+
     def _require(self, what: str) -> Bound:
         if self._bound is None:
             raise ShardwrightError(
@@ -262,6 +300,7 @@ class Plan:
         checkpoint into, say.
         """
         on, bound = as_set(jax_mesh(self.mesh, mesh)), self._bound
+        self._meet(on)
         if bound is None:
             signature = self._sign(lambda *a, **k: None, args, kwargs)
         else:
@@ -290,7 +329,51 @@ class Plan:
 
     def init(self, fn: Callable[..., Any], *args: Any, argnum: int = 0, mesh: Any = None) -> Any:
         """`fn(*args)`, the argument at `argnum`, created on the devices already split."""
-        bound, on = self._require("init()"), as_set(jax_mesh(self.mesh, mesh))
+        name, planned, wanted = self._argument("init()", argnum, mesh)
+        made = jax.eval_shape(fn, *args)
+        if _forms(made) != _forms(planned):
+            raise ShardwrightError(
+                f"{getattr(fn, '__name__', 'fn')} makes something else than argument {argnum} of"
+                f" {self.record.program} ({name})",
+                planned=_forms(planned),
+                got=_forms(made),
+                try_="argnum=..., or plan for what it makes",
+            )
+        self._meet(jax_mesh(self.mesh, mesh))
+        return jax.jit(fn, out_shardings=wanted)(*args)
+
+    def local_part(self, *, argnum: int = -1, mesh: Any = None) -> Any:
+        """Which part of an argument this process holds: a tuple of slices for each array.
+
+        By default of the last argument, the batch of most steps.
+        """
+        name, planned, wanted = self._argument("local_part()", argnum, mesh)
+        return jax.tree_util.tree_map_with_path(
+            lambda path, t, s: local_part(s, t.shape, name + keystr(path)), planned, wanted
+        )
+
+    def local_batch(self, batch: Any, *, argnum: int = -1, mesh: Any = None) -> Any:
+        """The argument at `argnum` as global arrays, of which each process has loaded its part.
+
+        In a job of one process that is all of it; `local_part()` says what it is.
+        """
+        name, planned, wanted = self._argument("local_batch()", argnum, mesh)
+        given: Any = jax.tree.structure(batch)
+        if given != jax.tree.structure(planned):
+            raise ShardwrightError(
+                f"not what {self.record.program} takes as {name}",
+                planned=jax.tree.structure(planned),
+                got=given,
+                try_="argnum=...: which argument it is",
+            )
+        return jax.tree_util.tree_map_with_path(
+            lambda path, x, t, s: from_local(x, s, t.shape, name + keystr(path)),
+            batch, planned, wanted,
+        )  # fmt: skip
+
+    def _argument(self, what: str, argnum: int, mesh: Any) -> tuple[str, Any, Any]:
+        """(name, shapes, shardings) of a positional argument; the latter are trees."""
+        bound, on = self._require(what), as_set(jax_mesh(self.mesh, mesh))
         signature = bound.program.signature
         wanted, _ = signature.call([sharding(on, spec) for spec in bound.steps.inputs])
         inputs = [bound.program.values[v].type for v in bound.program.inputs]
@@ -300,16 +383,7 @@ class Plan:
                 f"{signature.name} has no argument {argnum}",
                 try_=f"argnum from 0 to {len(wanted) - 1}",
             )
-        made = jax.eval_shape(fn, *args)
-        if _forms(made) != _forms(planned[argnum]):
-            raise ShardwrightError(
-                f"{getattr(fn, '__name__', 'fn')} makes something else than argument {argnum} of"
-                f" {signature.name} ({signature.arguments[argnum]})",
-                planned=_forms(planned[argnum]),
-                got=_forms(made),
-                try_="argnum=..., or plan for what it makes",
-            )
-        return jax.jit(fn, out_shardings=wanted[argnum])(*args)
+        return signature.arguments[argnum], planned[argnum], wanted[argnum]
 
     def verify(
         self,
@@ -351,11 +425,35 @@ class Plan:
 
         return to_python(self.record)
 
-    def to_html(self) -> str:
-        """The plan as one self-contained page."""
-        from shardwright.report.html import to_html
+    def trace(self, path: str | Path, *, against: str | Path | None = None) -> None:
+        """Writes the predicted step in Chrome trace format, for Perfetto; *.gz is compressed.
 
-        return to_html(self.record)
+        `against` is a profile of jax.profiler.trace, or its folder, to be laid beside it.
+        """
+        from shardwright.report.trace import write_trace
+
+        write_trace(self.to_trace(against=against), path)
+
+    def to_trace(self, *, against: str | Path | None = None) -> dict[str, Any]:
+        """What `trace` writes, as plain data."""
+        from shardwright.record.build import with_finer_timeline
+        from shardwright.referee.profile import read_profile
+        from shardwright.report.against import measured_events
+        from shardwright.report.trace import SPANS, chrome_trace
+
+        record, bound = self.record, self._bound
+        if bound is not None:
+            record = with_finer_timeline(record, bound.model, bound.decisions, SPANS)
+        trace = chrome_trace(record)
+        if against is not None:
+            trace["traceEvents"] += measured_events(read_profile(against))
+        return trace
+
+    def to_html(self, beside: Plan | None = None) -> str:
+        """The plan as one self-contained page; with another plan, both side by side."""
+        from shardwright.report.html import side_by_side, to_html
+
+        return to_html(self.record) if beside is None else side_by_side(self.record, beside.record)
 
 
 @dataclass(frozen=True)

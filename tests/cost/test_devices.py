@@ -128,7 +128,7 @@ def test_unknown_device() -> None:
     with pytest.raises(ShardwrightError) as error:
         device("h10")
     assert str(error.value) == (
-        f"unknown device 'h10'\n  known   {', '.join(devices())}\n  try     h100, v100"
+        f"unknown device 'h10'\n  known   {', '.join(devices())}\n  try     h100, h100-96"
     )
     with pytest.raises(ShardwrightError, match=r"try     Device\.like"):
         device("quantum annealer")

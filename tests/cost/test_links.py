@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
 
 import pytest
 from hypothesis import given, settings
@@ -48,16 +49,16 @@ def rate(mesh: object, name: str, kind: str, axes: tuple[str, ...]) -> float:
         ({"x": 2, "y": 2, "z": 4}, "tpu-v5e", ("y",), 4.5e10 * 2 / 1),
         ({"x": 2, "y": 2, "z": 4}, "tpu-v5e", ("x",), 4.5e10 / 2 * 2 / 1),
         ({"x": 2, "y": 2, "z": 4}, "tpu-v5e", ("x", "y"), 4.5e10 * 4 / 3),
-        # switched: inside a node, across nodes with one member per node, both
-        ({"x": 8}, "h100", ("x",), 4.5e11 * 8 / 7),
-        ({"x": 4, "y": 8}, "h100", ("y",), 4.5e11 * 8 / 7),
+        # switched: inside a node (E = link_efficiency), across nodes, both
+        ({"x": 8}, "h100", ("x",), 0.95 * 4.5e11 * 8 / 9 * 8 / 7),
+        ({"x": 4, "y": 8}, "h100", ("y",), 0.95 * 4.5e11 * 8 / 9 * 8 / 7),
         ({"x": 4, "y": 8}, "h100", ("x",), 4.0e11 / 8 * 4 / 3),
         ({"x": 16, "y": 2}, "h100", ("x",), 4 * 4.0e11 / 8 * 4 / 3),
-        # book, GPUs: B / 514e9 over 2 nodes (the node is the limit), B / 413e9 over 32 nodes
-        ({"x": 16}, "h100", ("x",), 514e9),
+        # over 2 nodes the node is the limit (book, GPUs: B / 514e9 at its peak), over 32 it is not
+        ({"x": 16}, "h100", ("x",), 0.95 * 4.5e11 * 8 / 9 * 8 / 7),
         ({"x": 256}, "h100", ("x",), 413e9),
         # 128 devices of NVL72 racks: 64 in each of two
-        ({"x": 128}, "gb200", ("x",), 9e11 * 64 / 63),
+        ({"x": 128}, "gb200", ("x",), 0.86 * 9e11 * 64 / 65 * 64 / 63),
     ],
 )
 def test_gather_bandwidth(
@@ -65,7 +66,9 @@ def test_gather_bandwidth(
 ) -> None:
     assert rate(mesh, name, "all-gather", axes) == pytest.approx(expected, rel=2e-3)
     assert rate(mesh, name, "reduce-scatter", axes) == pytest.approx(expected, rel=2e-3)
-    assert rate(mesh, name, "all-reduce", axes) == pytest.approx(expected / 2, rel=2e-3)
+    halves, whole = expected / 2, rate(mesh, name, "all-reduce", axes)
+    gain = device(name).all_reduce_gain  # where a switch adds up
+    assert halves * (1 - 2e-3) <= whole <= halves * gain * (1 + 2e-3)
 
 
 # Bytes are the local shard s; V = s n is the whole array.
@@ -101,13 +104,66 @@ def test_permute(mesh: dict[str, int], name: str, axes: tuple[str, ...], s_per_b
     assert 1 / rate(mesh, name, "collective-permute", axes) == pytest.approx(s_per_byte)
 
 
-# The book's measurements: link bandwidth 2 V (n - 1) / n / seconds of an all-reduce on 8 H100.
+# Microseconds on 8 GPUs in NVIDIA's aiconfigurator 0.5.0 (NCCL, bf16): rows not used to fit.
+SIZES = (32_768, 262_144, 2_097_152, 16_777_216, 134_217_728)  # bytes
+MEASURED = {
+    ("a100", "all-gather"): (19.5, 21.0, 33.5, 135.0, 660.3),
+    ("a100", "reduce-scatter"): (16.8, 18.2, 34.2, 123.4, 624.0),
+    ("a100", "all-reduce"): (26.0, 27.5, 53.7, 216.5, 1169.1),
+    ("h100", "all-gather"): (14.4, 16.6, 24.5, 71.1, 388.5),
+    ("h100", "reduce-scatter"): (14.3, 15.2, 19.1, 75.4, 385.1),
+    ("h100", "all-reduce"): (21.3, 20.8, 40.2, 125.5, 592.6),
+    ("b200", "all-gather"): (17.9, 18.5, 22.5, 51.0, 214.5),
+    ("b200", "reduce-scatter"): (17.3, 18.2, 21.0, 52.2, 214.2),
+    ("b200", "all-reduce"): (27.2, 28.0, 32.8, 102.2, 401.6),
+}
+
+
+@pytest.mark.parametrize("name", ["a100", "h100", "b200"])
+def test_nccl_in_a_node(name: str) -> None:
+    """Most rows within 10 %; NCCL changes its protocol at some sizes, where single rows jump."""
+    network = Network({"x": 8}, name)
+    errors = [
+        abs(network.seconds(kind, ("x",), size) * 1e6 / measured_us - 1)
+        for (on, kind), row in MEASURED.items()
+        if on == name
+        for size, measured_us in zip(SIZES, row, strict=True)
+    ]
+    assert statistics.median(errors) < 0.08 and statistics.mean(errors) < 0.10
+    assert max(errors) < 0.27
+
+
+# GB200: fitted to 2 .. 8 GPUs of a rack, measured on 64.
 @pytest.mark.parametrize(
-    "bytes, link_bytes_per_s, rel", [(58e6, 1.5e11, 0.05), (5e9, 3.7e11, 0.05), (1e10, 3.7e11, 0.1)]
+    "kind, bytes, measured_s",
+    [
+        ("all-gather", 1_073_741_824, 1591.9e-6),
+        ("reduce-scatter", 1_073_741_824, 1576.1e-6),
+        ("all-reduce", 8_589_934_592, 19_685e-6),
+    ],
 )
-def test_message_size_h100(bytes: float, link_bytes_per_s: float, rel: float) -> None:
-    seconds = Network({"x": 8}, "h100").seconds("all-reduce", ("x",), bytes)
-    assert 2 * bytes * 7 / 8 / seconds == pytest.approx(link_bytes_per_s, rel=rel)
+def test_nccl_in_a_rack(kind: str, bytes: float, measured_s: float) -> None:
+    seconds = Network({"x": 64}, "gb200").seconds(kind, ("x",), bytes)
+    assert seconds == pytest.approx(measured_s, rel=0.12)
+
+
+# A full ring through all GPUs (meta-pytorch/autoparallel's table of NCCL): 70 us, 1.2 ms.
+@pytest.mark.parametrize("nodes, latency_s", [(2, 70e-6), (32, 1.2e-3)])
+def test_latency_grows_with_the_ring(nodes: int, latency_s: float) -> None:
+    network = Network({"x": 8 * nodes}, "h100")
+    assert network.curve("all-gather", ("x",)).latency_s == pytest.approx(latency_s, rel=0.1)
+    tree_s = network.curve("all-reduce", ("x",)).latency_s
+    assert tree_s < network.curve("all-gather", ("x",)).latency_s
+
+
+# jax#39340: all-gather on four Ironwood chips, 2 x 2 x 1, bytes/s that a device receives.
+@pytest.mark.parametrize(
+    "bytes, bytes_per_s",
+    [(1.6e6, 7.18e10), (6.3e6, 1.292e11), (25e6, 1.619e11), (101e6, 1.748e11), (403e6, 1.788e11)],
+)
+def test_ironwood(bytes: float, bytes_per_s: float) -> None:
+    seconds = Network({"x": 2, "y": 2}, "tpu-7x").seconds("all-gather", ("x", "y"), bytes * 4 / 3)
+    assert bytes / seconds == pytest.approx(bytes_per_s, rel=0.05)
 
 
 def test_small_messages_h100_are_not_absurd() -> None:
@@ -346,7 +402,14 @@ def test_all_reduce_is_two_halves_or_one_shot(network: Network, bytes: float) ->
         parts += network.seconds("all-gather", axes, bytes)
         members = math.prod(network.mesh.shape[name] for name in axes)
         at_once = network.seconds("all-gather", axes, members * bytes)
-        assert network.seconds("all-reduce", axes, bytes) == pytest.approx(min(parts, at_once))
+        got = network.seconds("all-reduce", axes, bytes)
+        if network.device.topology == "torus":
+            one_call = max(parts - network.device.latency_s, 0.0)
+            assert got == pytest.approx(min(one_call, at_once))
+        else:  # one call instead of two, over a tree, and a switch may add up
+            assert got <= parts * (1 + 1e-9)
+            slope = network.curve("all-reduce", axes).s_per_byte * network.device.all_reduce_gain
+            assert slope >= 2 * network.curve("all-gather", axes).s_per_byte * (1 - 1e-9)
 
 
 @settings(max_examples=200, deadline=None)
@@ -362,4 +425,5 @@ def test_one_gather_over_two_axes_beats_one_after_the_other(
     assert together == network.seconds("all-gather", (b, a), bytes)
     in_turn = network.seconds("all-gather", (a,), bytes / network.mesh.shape[b])
     in_turn += network.seconds("all-gather", (b,), bytes)
-    assert together <= in_turn * (1 + 1e-9)
+    # but for its latency: one ring through all nodes has more steps
+    assert together <= in_turn * (1 + 1e-9) + network.curve("all-gather", (a, b)).latency_s

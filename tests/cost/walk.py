@@ -135,13 +135,16 @@ class Walk:
             for leaf in one.leaves if (choice := choices[leaf.op]) is not None
         ]  # fmt: skip
         past = [c for i in one.hoisted_past(self.program) if (c := choices[i]) is not None]
-        size = self.layouts.table[one.value].itemsize
-        once = reduced_once(parts, past, size, self.model.prices)
+        once = reduced_once(parts, past, one.sizes(self.program), self.model.prices)
         if once is None:
             return None
         seconds = sum(map(self.model.prices.move_s, once.moves))
-        at = self.program.regions[self.program.ops[one.leaves[0].op].region]
-        return seconds / at.trips if once.after_loop else seconds
+        if not once.after_loop or one.hoist is None:
+            return seconds
+        inside, after = (
+            self.program.ops[i].region for i in (one.leaves[0].op, one.hoist.loop.carry)
+        )
+        return seconds * self.runs[after] / self.runs[inside]
 
     def _peak_bytes(self, choices: Sequence[Choice | None], local_bytes: Sequence[int]) -> int:
         """The most bytes that live at any op, its moved copies included."""

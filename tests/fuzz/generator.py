@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import re
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -28,12 +29,13 @@ from tests.fuzz.scope import (
 
 MESHES: tuple[dict[str, int], ...] = (
     {"x": 2}, {"x": 4}, {"x": 8}, {"x": 4, "y": 2}, {"x": 2, "y": 4}, {"x": 2, "y": 2, "z": 2},
-    {"x": 3}, {"x": 3, "y": 2}, {"x": 2, "y": 3},
+    {"x": 3}, {"x": 3, "y": 2}, {"x": 2, "y": 3}, {"x": 6},
 )  # fmt: skip
 DEVICES = ("balanced", "slow links", "fast links", "h100")
-SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 18, 24, 30, 32)
+SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 13, 16, 18, 24, 29, 30, 32)
 LARGE = (32, 48, 64, 96, 100, 128, 192, 256)  # so that what moves exceeds 8 kB
 ALONE = 5  # every fifth seed is a program of one line, by each row of the table in turn
+WIDE = 0.08  # of the programs have 64-bit numbers
 FOUND, RANDOM, PINNED = "found", "random state", "pinned"
 
 
@@ -49,6 +51,7 @@ class Case:
     how: str  # FOUND, RANDOM or PINNED
     pins: tuple[tuple[str, int, str], ...] = ()  # (argument, dim, axis)
     donated: tuple[int, ...] = ()
+    x64: bool = False  # whether JAX has 64-bit numbers
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -59,6 +62,10 @@ class Case:
         arguments = tuple(Argument(a[0], tuple(a[1]), *a[2:]) for a in row["arguments"])
         pins = tuple((n, d, a) for n, d, a in row["pins"])
         return Case(**{**row, "arguments": arguments, "pins": pins, "donated": (*row["donated"],)})
+
+    def settings(self) -> AbstractContextManager[Any]:
+        """JAX as the case has it; it is made, planned and run inside."""
+        return jax.enable_x64(self.x64)
 
     def function(self) -> Callable[..., Any]:
         """The program, with its source where tracebacks and plans look for it."""
@@ -98,7 +105,9 @@ class Case:
         ]
         pins = "".join(f", Pin({n!r}, {d}, {a!r})" for n, d, a in self.pins)
         donated = f", donate_argnums={self.donated}" if self.donated else ""
-        head = f"# seed {self.seed}: mesh {self.mesh}, {self.device}, {self.how}{pins}{donated}"
+        wide = ", x64" if self.x64 else ""
+        head = f"# seed {self.seed}: mesh {self.mesh}, {self.device}, {self.how}{wide}"
+        head += f"{pins}{donated}"
         return "\n".join([head, *rows, self.source])
 
 
@@ -107,7 +116,9 @@ def generate(seed: int) -> Case:
     rng = np.random.default_rng(seed)
     for attempt in range(20):
         try:
-            return _generate(rng, seed, attempt > 14)
+            x64 = bool(rng.random() < WIDE)
+            with jax.enable_x64(x64):
+                return _generate(rng, seed, x64, attempt > 14)
         except (
             AttributeError,
             NoOperand,
@@ -120,7 +131,7 @@ def generate(seed: int) -> Case:
     raise AssertionError("unreachable")
 
 
-def _generate(rng: np.random.Generator, seed: int, again: bool) -> Case:
+def _generate(rng: np.random.Generator, seed: int, x64: bool, again: bool) -> Case:
     """`again`: after many failures, for a row that does not suit small programs."""
     sizes = tuple(int(n) for n in rng.choice(SIZES, 3, replace=False))
     large = rng.random() < 0.6
@@ -131,6 +142,8 @@ def _generate(rng: np.random.Generator, seed: int, again: bool) -> Case:
     scope = Scope(rng, sizes, [], [], max_elements=1 << (17 if large else 14))
     if rng.random() < 0.1:
         scope.float_dtype = str(rng.choice(["bfloat16", "float16"]))
+    elif x64 and rng.random() < 0.7:
+        scope.float_dtype = "float64"
     for _ in range(scope.integer(1, 3)):
         scope.argument(tuple(scope.size() for _ in range(scope.one(1, 2, 2, 2, 3))))
     if seed % ALONE == 0 and not again:
@@ -145,7 +158,7 @@ def _generate(rng: np.random.Generator, seed: int, again: bool) -> Case:
     pins = _pins(scope, mesh, arguments) if how == PINNED else ()
     case = Case(
         seed=seed, source=source, arguments=arguments, mesh=mesh, device=device,
-        how=how if pins or how != PINNED else FOUND, pins=pins, donated=donated,
+        how=how if pins or how != PINNED else FOUND, pins=pins, donated=donated, x64=x64,
     )  # fmt: skip
     jax.eval_shape(case.function(), *case.types())
     return case

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from tests.fuzz.scope import NoOperand, Scope, row
 
 
@@ -129,6 +131,81 @@ def _scatter_add_2d(s: Scope) -> str:
     x = s.argument((n,))
     i, j = s.indices((n,), a), s.indices((n,), b)
     return f"jnp.zeros(({a}, {b})).at[{i}, {j}].add({x})"
+
+
+class Window(NamedTuple):
+    """Which entries of an operand one index vector names, in any order of dims."""
+
+    batch: tuple[int, ...]  # operand dims that are dims of the indices too
+    indexed: tuple[int, ...]  # operand dims that components of an index vector say
+    sizes: tuple[int, ...]  # of a slice of the operand
+    dropped: tuple[int, ...]  # dims of slices that have size 1 and are left out
+    indices: tuple[int, ...]  # shape of all index vectors
+    offset: tuple[int, ...]  # where the dims of a slice are in the result
+    result: tuple[int, ...]
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """The dims of the indices that walk along batch dims: the first ones."""
+        return tuple(range(len(self.batch)))
+
+
+def _window(s: Scope, shape: tuple[int, ...]) -> Window:
+    """Random dimension numbers of a gather, or of the scatter that is its inverse."""
+    dims = [int(d) for d in s.rng.permutation(len(shape))]
+    batch = tuple(sorted(dims[: s.one(0, 0, 1)])) if len(shape) > 1 else ()
+    free = [d for d in dims if d not in batch]
+    indexed = tuple(free[: s.integer(1, len(free))])
+    sizes = tuple(
+        1 if d in batch
+        else s.one(1, 1, n, s.integer(1, n)) if d in indexed
+        else s.one(n, n, s.integer(1, n))
+        for d, n in enumerate(shape)
+    )  # fmt: skip
+    dropped = tuple(
+        d for d, n in enumerate(sizes) if n == 1 and d not in batch and s.chance(0.6)
+    )  # fmt: skip
+    over = tuple(s.size() for _ in range(s.one(0, 1, 1, 2)))
+    rows = (*(shape[d] for d in batch), *over)
+    kept = [n for d, n in enumerate(sizes) if d not in (*batch, *dropped)]
+    rank = len(rows) + len(kept)
+    offset = tuple(sorted(int(d) for d in s.rng.permutation(rank)[: len(kept)]))
+    parts, around = iter(kept), iter(rows)
+    result = tuple(next(parts) if d in offset else next(around) for d in range(rank))
+    return Window(batch, indexed, sizes, dropped, (*rows, len(indexed)), offset, result)
+
+
+@row("gather", 2)
+def _gather(s: Scope) -> str:
+    """lax.gather with any dimension numbers."""
+    x = s.pick("fi", (1, 3))
+    w = _window(s, x.shape)
+    i = s.indices(w.indices, max(x.shape[d] for d in w.indexed))
+    numbers = (
+        f"offset_dims={w.offset}, collapsed_slice_dims={w.dropped}, start_index_map={w.indexed},"
+        f" operand_batching_dims={w.batch}, start_indices_batching_dims={w.rows}"
+    )
+    mode = s.one("mode='clip'", "mode='fill', fill_value=0")
+    return f"lax.gather({x}, {i}, lax.GatherDimensionNumbers({numbers}), {w.sizes}, {mode})"
+
+
+@row("scatter", 2)
+def _scatter(s: Scope) -> str:
+    """lax.scatter with any dimension numbers, by an op whose order does not matter."""
+    x = s.pick("f", (1, 3))
+    w = _window(s, x.shape)
+    i = s.indices(w.indices, max(x.shape[d] for d in w.indexed))
+    numbers = (
+        f"update_window_dims={w.offset}, inserted_window_dims={w.dropped},"
+        f" scatter_dims_to_operand_dims={w.indexed}, operand_batching_dims={w.batch},"
+        f" scatter_indices_batching_dims={w.rows}"
+    )
+    updates = s.argument(w.result, x.dtype)
+    how, mode = s.one("add", "add", "max", "min"), s.one("'clip'", "'drop'")
+    return (
+        f"lax.scatter_{how}({x}, {i}, {updates}, lax.ScatterDimensionNumbers({numbers}),"
+        f" mode={mode})"
+    )
 
 
 @row("searchsorted", 0.6)

@@ -32,6 +32,7 @@ from shardwright.search.search import Found
 from shardwright.search.space import Space
 from shardwright.spmd.decisions import State, decide, decide_all
 from shardwright.zoo.example import QUICK
+from tests.cost.walk import walk_cost
 from tests.fuzz.generator import FOUND, RANDOM, Case
 from tests.fuzz.numbers import wrong_numbers
 from tests.plans.runs import DEVICES
@@ -42,7 +43,7 @@ PEAK_BYTES, PEAK_LOW = 256, 0.25  # peaks are compared unless a few scalars deci
 RANDOM_STATES, MOST_STATES = 64, 4000  # tried against a proof; enumerated
 
 # Kinds of findings that may occur in a few cases; the others never.
-TOLERATED = ("bytes", "memory", "refused pin", "sensitive")
+TOLERATED = ("bytes", "memory", "refused pin", "sensitive", "one device")
 
 
 @dataclass
@@ -75,6 +76,11 @@ class Verdict:
 
 def judge(case: Case, *, proofs: bool = True, files: bool = True) -> Verdict:
     """The verdict on a case; `proofs` and `files` say which of the slower questions are asked."""
+    with case.settings():
+        return _judge(case, proofs, files)
+
+
+def _judge(case: Case, proofs: bool, files: bool) -> Verdict:
     verdict = Verdict(case.seed, case.how)
     fn, inputs = case.function(), case.inputs()
     try:
@@ -92,6 +98,7 @@ def judge(case: Case, *, proofs: bool = True, files: bool = True) -> Verdict:
         _judge_proof(verdict, case, plan)
     if files:
         _judge_file(verdict, case, fn, plan)
+        _judge_folding(verdict, plan)
     try:
         compiled = plan.jit(fn).lower(*inputs).compile(QUICK)
         _judge_bytes(verdict, plan, compiled)
@@ -214,7 +221,17 @@ def peak_low(verdict: Verdict) -> bool:
     return holds(verdict) and verdict.predicted_peak < (1 - PEAK_LOW) * verdict.compiled_peak
 
 
-# Proofs and files -------------------------------------------------------------------------------
+# Folding, proofs and files ----------------------------------------------------------------------
+
+
+def _judge_folding(verdict: Verdict, plan: Plan) -> None:
+    """The folded cost is that of a walk over every op, value and point of the program."""
+    bound = plan._require("judging")
+    folded, walked = bound.model.cost(bound.decisions), walk_cost(bound.model, bound.decisions)
+    seconds = np.isclose(folded.compute_s, walked.compute_s, 1e-9, 1e-18)
+    seconds &= np.isclose(folded.link_s, walked.link_s, 1e-9, 1e-18)
+    if not seconds or folded.peak_bytes != walked.peak_bytes:
+        verdict.add("folding", f"{folded}\n{walked}")
 
 
 def _judge_proof(verdict: Verdict, case: Case, plan: Plan) -> None:

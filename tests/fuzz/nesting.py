@@ -12,11 +12,15 @@ POLICIES = (
 )  # fmt: skip
 
 
-def _body(s: Scope, parameters: Sequence[Value], lines: int) -> Scope:
-    """A body of a few random lines over its parameters and what is around it."""
+def _body(
+    s: Scope, parameters: Sequence[Value], lines: int, *, closed: bool = False
+) -> Scope:  # fmt: skip
+    """A body of a few random lines over its parameters and, unless closed, what is around it."""
     if s.depth >= MAX_DEPTH:
         raise NoOperand
     scope = s.inner([])
+    if closed:
+        scope.values.clear()
     asked = len(s.arguments)
     scope.values += parameters
     grow(scope, lines)
@@ -180,6 +184,29 @@ def _custom_vjp(s: Scope) -> str:
         f"    return jnp.sin(p) * {s.one('2.0', 'jnp.mean(p)')}",
         f"{name}.defvjp(lambda p: ({name}(p), p), lambda p, g: (g * jnp.tanh(p) * 3,))",
         f"{name}({x})",
+    ])  # fmt: skip
+
+
+@row("custom_vjp_body", 1)
+def _custom_vjp_body(s: Scope) -> str:
+    """A body of its own, whose derivative is scaled; an argument that is no array.
+
+    JAX has no derivative for what it closes over: the body sees its parameters alone.
+    """
+    x = s.pick("f", (1, 3))
+    (p,) = _parameters(s, [x])
+    asked = len(s.arguments)
+    scope = _body(s, [p], s.integer(1, 3), closed=True)
+    made, more = scope.values[-1], [Value(*a[:3]) for a in s.arguments[asked:]]
+    if made.kind != "f":
+        raise NoOperand
+    body, name = s.name("inner"), s.name("custom")
+    return "\n".join([
+        _function(body, [p, *more], scope, str(made)),
+        f"{name} = jax.custom_vjp(lambda scale, *p: {body}(*p) * scale, nondiff_argnums=(0,))",
+        f"{name}.defvjp(lambda scale, *p: ({name}(scale, *p), p),",
+        f"    lambda scale, p, g: jax.vjp({body}, *p)[1](g * scale * 2))",
+        f"{name}({', '.join(map(str, (0.5, x, *more)))})",
     ])  # fmt: skip
 
 

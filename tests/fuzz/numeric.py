@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from tests.fuzz.scope import NoOperand, Scope, row
 
+WIDE = ("float32", "float64")  # which FFTs and factorisations have
+
 # Every result stays near 1, whatever the operand.
 UNARY = (
     "jnp.tanh({x})", "jnp.sin({x})", "jnp.cos({x})", "jax.nn.relu({x})", "jax.nn.gelu({x})",
@@ -192,7 +194,7 @@ def _associative_scan(s: Scope) -> str:
 
 @row("complex", 0.6)
 def _complex(s: Scope) -> str:
-    z = s.pick("fc", (1, 3), lambda v: v.dtype in ("float32", "complex64") and v.size)
+    z = s.pick("fc", (1, 3), lambda v: v.dtype in (*WIDE, "complex64", "complex128"))
     if z.kind == "f":
         return s.one(f"{z} + 1j * {s.like(z)}", f"jnp.exp(1j * {z})")
     return s.one(f"jnp.abs({z})", f"jnp.real({z})", f"jnp.imag({z} * {z})", f"jnp.conj({z})",
@@ -201,7 +203,7 @@ def _complex(s: Scope) -> str:
 
 @row("fft", 0.8)
 def _fft(s: Scope) -> str:
-    x = s.pick("f", (1, 3), lambda v: v.dtype == "float32" and v.shape[-1] > 0)
+    x = s.pick("f", (1, 3), lambda v: v.dtype in WIDE and v.shape[-1] > 0)
     n = max(1, x.shape[-1])
     return s.one(
         f"jnp.abs(jnp.fft.fft({x})) / {n}", f"jnp.real(jnp.fft.ifft({x} + 0j))",
@@ -211,10 +213,10 @@ def _fft(s: Scope) -> str:
 
 @row("linalg", 1)
 def _linalg(s: Scope) -> str:
-    x = s.pick("f", (2, 3), lambda v: v.dtype == "float32" and v.size and v.shape[-1] <= 32)
+    x = s.pick("f", (2, 3), lambda v: v.dtype in WIDE and v.size and v.shape[-1] <= 32)
     n = x.shape[-1]
     gram = f"jnp.swapaxes({x}, -1, -2) @ {x} / {x.shape[-2]} + 2 * jnp.eye({n})"
-    factor = f"jnp.tril({s.argument((n, n))}, -1) * 0.3 + 2 * jnp.eye({n})"
+    factor = f"jnp.tril({s.argument((n, n), x.dtype)}, -1) * 0.3 + 2 * jnp.eye({n})"
     if len(x.shape) == 2:
         solve = f"lax.linalg.triangular_solve({factor}, {x}, lower=True)"
         return s.one(f"jnp.linalg.cholesky({gram})", solve, f"jnp.linalg.solve({gram}, {x}.T)",

@@ -27,7 +27,8 @@ TRIES = 40  # rows tried for one line
 
 # kind of a dtype: f floats, i integers, b booleans, c complex numbers
 KINDS = {"float32": "f", "bfloat16": "f", "float16": "f", "int32": "i", "uint32": "i", "int8": "i",
-         "uint8": "i", "bool": "b", "complex64": "c", "float64": "f", "int64": "i"}  # fmt: skip
+         "uint8": "i", "bool": "b", "complex64": "c", "float64": "f", "int64": "i",
+         "uint64": "i", "complex128": "c"}  # fmt: skip
 
 
 class NoOperand(Exception):
@@ -142,7 +143,8 @@ class Scope:
             text = f"{v}.astype(jnp.int32)" if v.dtype != "int32" else str(v)
             return f"({text} % {size})" if self.chance(0.5) and size else text
         low, high = self.one((0, size), (0, size), (-1, size + 1), (-size, 2 * size))
-        return str(self.argument(shape, "int32", low, max(high, low + 1)))
+        wide = jax.config.jax_enable_x64 and self.chance(0.5)
+        return str(self.argument(shape, "int64" if wide else "int32", low, max(high, low + 1)))
 
     def inner(self, values: list[Value]) -> Scope:
         """A scope of a body with parameters; it still sees what is around it."""

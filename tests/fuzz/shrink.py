@@ -79,7 +79,8 @@ def _with_and_without_unread(case: Case, tree: ast.Module) -> Iterator[Case]:
 def _traces(case: Case) -> bool:
     try:
         warnings.simplefilter("ignore", SyntaxWarning)
-        jax.eval_shape(case.function(), *case.types())
+        with case.settings():
+            jax.eval_shape(case.function(), *case.types())
     except Exception:
         return False
     return True
@@ -194,7 +195,8 @@ def _types_of_lines(case: Case) -> dict[str, tuple[tuple[int, ...], str]]:
 
     space = {**NAMESPACE, "note_": note}
     exec(compile(ast.fix_missing_locations(tree), "shrink", "exec"), space)
-    jax.eval_shape(space["program"], *case.types())
+    with case.settings():
+        jax.eval_shape(space["program"], *case.types())
     return types
 
 

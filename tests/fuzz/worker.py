@@ -21,7 +21,8 @@ def print_plans(seeds: Sequence[int]) -> None:
     for seed in seeds:
         case = generate(seed)
         try:
-            record = make_plan(case, case.function()).record
+            with case.settings():
+                record = make_plan(case, case.function()).record
             text = repr((record.decisions, record.specs, record.overrides, record.cost))
         except Exception as error:  # the same one is asked of both
             text = type(error).__name__

@@ -11,6 +11,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 import shardwright as sw
+from shardwright.rules.registry import USER_RULES
 from shardwright.rules.rule import REPLICATE, factor_names
 
 MESH = {"data": 4, "model": 2}
@@ -91,6 +92,14 @@ def reversed_rows(x: jax.Array, w: jax.Array) -> jax.Array:
     return call(multiply, (M, N), GRID, [into, COLUMNS], TILES)(x, w)
 
 
+def backwards(x: jax.Array, w: jax.Array) -> jax.Array:
+    """Steps along rows only, from the last to the first."""
+    rows = pl.BlockSpec((BLOCK, K), lambda i: (M // BLOCK - 1 - i, 0))
+    whole = pl.BlockSpec((K, N), lambda i: (0, 0))
+    result = pl.BlockSpec((BLOCK, N), lambda i: (i, 0))
+    return call(multiply, (M, N), GRID[:1], [rows, whole], result)(x, w)
+
+
 GRID_DIMS = "i=8,j=16,k=32,l=32,m=4,n=16,o=16,p=16"
 # function: its rule, or None for an opaque one
 RULES = {
@@ -98,7 +107,9 @@ RULES = {
     matmul_masked: f"([ij,k],[l,mn])->([io,mp]) {{{GRID_DIMS}}} need_replication={{i,j,k,l,n,o,p}}",
     matmul_in_steps: "([ij,kl],[km,no])->([ip,nq])"
     " {i=8,j=16,k=2,l=16,m=16,n=4,o=16,p=16,q=16} need_replication={j,k,l,m,o,p,q}",
-    reversed_rows: None,
+    reversed_rows: "([i,j],[k,lm])->([no,lp])"  # columns split, whatever is done to the rows
+    " {i=128,j=32,k=32,l=4,m=16,n=8,o=16,p=16} need_replication={i,j,k,m,n,o,p}",
+    backwards: None,
 }
 
 
@@ -111,7 +122,7 @@ def test_the_rule_is_read_from_the_grid(fn: Any) -> None:
         flops = op.rule.work
         for size in op.rule.sizes:
             flops *= size
-        assert 2 * M * K * N < flops < 1.5 * 2 * M * K * N  # and what is copied and masked
+        assert flops == 2 * M * K * N
 
 
 @pytest.mark.parametrize(
@@ -126,15 +137,18 @@ def test_steps_that_share_scratch_memory_are_split_where_declared_parallel(
     assert [names[f] for f, kind in enumerate(kinds) if kind != REPLICATE] == list(splits)
 
 
-@pytest.mark.parametrize("fn", [matmul, matmul_masked, matmul_in_steps, batched])
+ONE_DIM = (matmul_masked, reversed_rows)  # only columns may be split
+
+
+@pytest.mark.parametrize("fn", [matmul, matmul_masked, matmul_in_steps, reversed_rows, batched])
 def test_kernels_run_on_shards(fn: Any) -> None:
     """Nothing moves where rows and columns are split as the arguments are."""
-    pins = [sw.Pin("w", 1, "model"), *[sw.Pin("x", 0, "data")] * (fn is not matmul_masked)]
+    pins = [sw.Pin("w", 1, "model"), *[sw.Pin("x", 0, "data")] * (fn not in ONE_DIM)]
     plan = sw.partition(fn, X, W, mesh=MESH, tactics=pins)
     assert plan.record.opaque == {}
     (row,) = [row for row in plan.ir().rows if row.name == "pallas_call"]
     assert row.claims
-    assert fn is not matmul_masked or "i" not in dict(row.claims).values()
+    assert fn not in ONE_DIM or len(row.claims) == 1
     found = plan.verify(run=True)
     assert found.ok, found
     assert found.numbers_agree
@@ -143,6 +157,68 @@ def test_kernels_run_on_shards(fn: Any) -> None:
 
 
 def test_an_opaque_kernel_is_counted_and_runs() -> None:
-    plan = sw.partition(reversed_rows, X, W, mesh=MESH)
+    """The plan says why it is whole, where it stands and which line would open it."""
+    plan = sw.partition(backwards, X, W, mesh=MESH)
     assert plan.record.opaque == {"pallas_call": 1}
+    (note,) = [note for note in plan.record.notes if "multiply" in note]
+    assert "test_pallas.py" in note
+    assert "no grid dim may be split: 0 decides which block a step gets" in note
+    assert 'sw.rule("multiply", "a b, c d -> e f")' in note
     assert plan.verify(run=True).numbers_agree
+
+
+WHY_WHOLE = {
+    "its grid depends on data": lambda x, w, n: call(multiply, (M, N), (n,), [ALL, ALL_W], ALL_O)(
+        x, w
+    ),
+    "0 is not in every result, 1 is not in every result": lambda x, w, n: call(
+        accumulated, (K, N), GRID, [ROWS, COLUMNS], pl.BlockSpec((K, N), lambda i, j: (0, 0))
+    )(x, w),
+    "0 is where the kernel asks for its program_id": lambda x, w, n: call(
+        masked, (M, N), GRID[:1], [pl.BlockSpec((BLOCK, K), lambda i: (i, 0)), ALL_W],
+        pl.BlockSpec((BLOCK, N), lambda i: (i, 0)),
+    )(x, w),
+    "0 is not declared parallel, and steps share": lambda x, w, n: call(
+        through_scratch, (M, N), GRID[:1], [pl.BlockSpec((BLOCK, K), lambda i: (i, 0)), ALL_W],
+        pl.BlockSpec((BLOCK, N), lambda i: (i, 0)),
+        scratch_shapes=[pltpu.VMEM((BLOCK, N), jnp.float32)],
+    )(x, w),
+}  # fmt: skip
+ALL, ALL_W, ALL_O = (
+    pl.BlockSpec(shape, lambda i: (0, 0)) for shape in ((M, K), (K, N), (M, N))
+)  # fmt: skip
+
+
+def accumulated(x: Any, w: Any, o: Any) -> None:
+    o[...] = jnp.zeros_like(o)
+
+
+@pytest.mark.parametrize("why", WHY_WHOLE)
+def test_why_a_kernel_is_whole(why: str) -> None:
+    traced = sw.trace(WHY_WHOLE[why], X, W, jnp.int32(3))
+    (rule,) = [op.rule for op in traced.ops if op.name == "pallas_call"]
+    assert rule.opaque and why in rule.why
+
+
+@pytest.fixture
+def users_rule() -> Any:
+    before = dict(USER_RULES)
+    yield lambda text, **more: sw.rule("multiply", text, unit="matrix", **more)
+    USER_RULES.clear()
+    USER_RULES.update(before)
+
+
+def test_a_kernel_with_a_rule_of_the_users_runs_on_shards(users_rule: Any) -> None:
+    """Its author knows that columns go together, whatever is done to the rows."""
+    users_rule("m k, k n -> m n", replicate="m k")
+    plan = sw.partition(reversed_rows, X, W, mesh={"data": 4}, tactics=[sw.Pin("w", 1, "data")])
+    assert plan.verify(run=True).numbers_agree and not plan.collectives
+
+
+def test_a_block_that_no_shard_has(users_rule: Any) -> None:
+    users_rule("m k, k n -> m n", replicate="m k")
+    plan = sw.partition(backwards, X, W, mesh=MESH, tactics=[sw.Pin("w", 1, "model")])
+    with pytest.raises(sw.ShardwrightError) as error:
+        plan.jit(backwards)(X, W)
+    assert "splits dim 1 of operand 1: no block of 64 fits in its shards of" in str(error.value)
+    assert "test_pallas.py" in str(error.value) and "replicate=" in str(error.value)

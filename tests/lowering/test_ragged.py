@@ -1,4 +1,4 @@
-"""Ragged dots whose rows are split: each device multiplies its own, forward and backward."""
+"""Grouped dots: each device multiplies its rows by its groups' weights, forward and backward."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.experimental.pallas.ops.tpu.megablox import ops as megablox
 
 import shardwright as sw
 
@@ -31,7 +32,13 @@ def gradients(x: jax.Array, w: jax.Array, sizes: jax.Array) -> tuple[jax.Array, 
     return jax.grad(lambda x, w: jnp.sum(jnp.sin(lax.ragged_dot(x, w, sizes))), (0, 1))(x, w)
 
 
-@pytest.mark.parametrize("tactics", [[TOKENS], [TOKENS, sw.Pin("w", 1, "model")]])
+EXPERTS = sw.Pin("w", 0, "model")
+
+
+@pytest.mark.parametrize(
+    "tactics",
+    [[TOKENS], [TOKENS, sw.Pin("w", 1, "model")], [EXPERTS, sw.Replicate("x")], [EXPERTS, TOKENS]],
+)
 def test_numbers(tactics: Sequence[sw.Pin]) -> None:
     """Rows that no group has are zero, on shards as on the whole."""
     first = jnp.array(SIZES[0], jnp.int32)
@@ -73,3 +80,54 @@ def test_work_does_not_grow_with_the_groups() -> None:
     many = jax.ShapeDtypeStruct((8, *w.shape), w.dtype)
     ragged = sw.trace(experts, x, many, jax.ShapeDtypeStruct((8,), jnp.int32)).ops[0].rule
     assert ragged.work * np.prod(ragged.sizes) == dot.work * np.prod(dot.sizes)
+
+
+def test_experts_split_where_tokens_are_whole() -> None:
+    """Each device multiplies the rows of its experts; the results are summed. No weight moves."""
+    sizes = jnp.array(SIZES[1], jnp.int32)
+    pins = [sw.Pin("w", 0, "expert"), sw.Pin("x", 0, "data")]
+    args = [jnp.tile(X, (1, 8)), jnp.tile(W, (1, 8, 32)), sizes]  # few tokens, large experts
+    plan = sw.partition(experts, *args, mesh={"data": 2, "expert": 4}, tactics=pins)
+    (row,) = [row for row in plan.ir().rows if row.name == "ragged_dot_general"]
+    assert dict(row.claims) == {"data": "i", "expert": "k"}
+    assert {c.kind for c in plan.collectives} <= {"reduce-scatter", "all-reduce"}
+    found = plan.verify(run=True)
+    assert found.ok and found.numbers_agree, found
+
+
+def grouped_matmul(x: jax.Array, w: jax.Array, sizes: jax.Array) -> jax.Array:
+    return megablox.gmm(x, w, sizes, jnp.float32, (128, 128, 128), interpret=True)
+
+
+def grouped_gradients(x: jax.Array, w: jax.Array, sizes: jax.Array) -> tuple[jax.Array, ...]:
+    return jax.grad(lambda x, w: jnp.sum(jnp.sin(grouped_matmul(x, w, sizes))), (0, 1))(x, w)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("weights", [EXPERTS, sw.Pin("w", 2, "model")], ids=["experts", "columns"])
+def test_megablox(weights: sw.Pin) -> None:
+    """gmm and tgmm are one op each: tokens over data, experts or columns over model."""
+    x = jax.random.normal(jax.random.key(0), (1024, 128))
+    w = jax.random.normal(jax.random.key(1), (GROUPS, 128, 256))
+    first = jnp.array((256, 256, 256, 256), jnp.int32)
+    plan = sw.partition(
+        grouped_gradients, x, w, first, mesh=MESH, tactics=[TOKENS, weights], seconds=0.2
+    )
+    assert plan.record.opaque == {}
+    rows = [row for row in plan.ir().rows if row.name.startswith("megablox")]
+    assert [row.name for row in rows] == ["megablox_gmm", "megablox_gmm", "megablox_tgmm"]
+    assert all({axis for axis, _ in row.claims} == {"data", "model"} for row in rows)
+    assert plan.verify().ok
+    run, alone = plan.jit(grouped_gradients), jax.jit(grouped_gradients)
+    for sizes in ((1, 640, 3, 380), (0, 0, 1024, 0)):
+        args = x, w, jnp.array(sizes, jnp.int32)
+        for got, want in zip(run(*args), alone(*args), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-3)
+
+
+def test_tiles_of_megablox_are_not_cut() -> None:
+    """Rows in tiles of 128: 512 of them over 8 devices would cut tiles in two."""
+    args = jnp.ones((512, 128)), jnp.ones((GROUPS, 128, 256)), jnp.array((128,) * 4, jnp.int32)
+    rule = sw.trace(grouped_matmul, *args).ops[0].rule
+    assert str(rule).startswith("([ij,k],[l,k,m],[n])->([ij,m]) {i=4,j=128")
+    assert "need_replication={j,n}" in str(rule)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from math import prod
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from jax import lax
 
 import shardwright as sw
+from tests.plans.runs import DEVICES
 
 BATCH, SEQ, VOCAB, WIDTH = 512, 64, 48, 16
 TABLE = 4 * VOCAB * WIDTH  # bytes
@@ -118,6 +120,117 @@ def test_sums_over_rounds_are_reduced_once(fn: Any, mesh: Any, pins: Any) -> Non
     assert sum(row.count for row in over_batch) == 2  # one for each gradient, not one a round
     result = plan.verify(run=True)
     assert result.ok and result.link_error == 0.0, str(result)
+
+
+TRIPS, LAYERS, ROWS_EACH, D, F = 4, 3, 64, 16, 32
+
+
+def stacked(remat: bool, w: Any, xs: Any) -> Any:
+    """Gradients of scanned layers, accumulated over microbatches."""
+
+    def layer(x: Any, w: Any) -> Any:
+        return x + jnp.tanh(x @ w["up"] + w["b"]) @ w["down"], None
+
+    def loss(w: Any, x: Any) -> Any:
+        x, _ = lax.scan(jax.checkpoint(layer) if remat else layer, x @ w["in"], w["layers"])
+        return jnp.mean(x @ w["out"])
+
+    def add(total: Any, x: Any) -> Any:
+        grads = jax.grad(loss)(w, x)
+        return jax.tree.map(lambda t, g: t + g / TRIPS, total, grads), None
+
+    return lax.scan(add, jax.tree.map(jnp.zeros_like, w), xs)[0]
+
+
+@pytest.mark.parametrize(
+    "remat, mesh, pins",
+    [(False, {"d": 8}, []), (True, {"d": 4, "m": 2}, [sw.Pin("up", 2, "m")])],
+    ids=["8", "4x2-remat"],
+)
+def test_sums_pass_what_an_inner_scan_stacks(remat: bool, mesh: Any, pins: Any) -> None:
+    shapes = {"up": (LAYERS, D, F), "b": (LAYERS, F), "down": (LAYERS, F, D)}
+    w = {
+        "in": jnp.ones((8, D)) / 8, "out": jnp.ones((D, 8)) / D,
+        "layers": {name: 0.1 * jnp.ones(shape) for name, shape in shapes.items()},
+    }  # fmt: skip
+    xs = jax.random.normal(jax.random.key(0), (TRIPS, ROWS_EACH, 8))
+    fn = functools.partial(stacked, remat)
+    tactics = [sw.Pin("xs", 1, "d"), *pins]
+    plan = sw.partition(fn, w, xs, mesh=mesh, device="tpu-v5e", tactics=tactics)
+    reduced = [row for row in plan.collectives if row.axes == ("d",)]
+    split = mesh.get("m", 1)
+    sizes = [prod(shape) // split for shape in shapes.values()]
+    sizes += [8 * D, D * 8]
+    assert sorted(row.bytes for row in reduced) == sorted(4 * size for size in sizes)
+    assert all(row.kind == "all-reduce" and row.count == 1 for row in reduced)  # once a step
+    (note,) = [note for note in plan.record.notes if "trips of the loop" in note]
+    assert note.startswith(f"5 sums over the {TRIPS} trips of the loop at test_sums.py:")
+    assert note.endswith(" are reduced once, after it")
+    result = plan.verify(run=True)
+    assert result.ok and result.link_error == 0.0, str(result)
+
+
+def test_sums_that_are_scattered_in_every_trip_leave_the_total_alone() -> None:
+    """The two terms are added and scattered, and only then added to what the loop carries."""
+
+    def fn(w: Any, xs: Any, ys: Any) -> Any:
+        def add(total: Any, pair: Any) -> Any:
+            x, y = pair
+            return total + (jnp.tanh(x).T @ y + jnp.sin(x).T @ (y * y)), None
+
+        return lax.scan(add, w, (xs, ys))[0]
+
+    w, xs = jnp.ones((32, 32)), jax.random.normal(jax.random.key(0), (TRIPS, 64, 32))
+    tactics = [sw.Pin("xs", 1, "d"), sw.Pin("w", 1, "d")]
+    plan = sw.partition(fn, w, xs, xs + 1, mesh={"d": 8}, device="tpu-v5e", tactics=tactics)
+    assert [(row.kind, row.count) for row in plan.collectives] == [(RS, TRIPS)]
+    assert any(
+        "in every trip; to reduce them once would take 3.6 kB" in n for n in plan.record.notes
+    )
+    result = plan.verify(run=True)
+    assert result.ok and result.link_error == 0.0, str(result)
+
+
+def test_sums_are_reduced_once_where_memory_allows() -> None:
+    """Weights, moments and their updates are in shards; a whole gradient is carried if it fits."""
+    layers, rows, d, f = 4, 8192, 128, 512
+
+    def step(w: Any, moments: Any, xs: Any) -> Any:
+        def loss(w: Any, x: Any) -> Any:
+            x, _ = lax.scan(
+                jax.checkpoint(lambda x, w: (x + jnp.tanh(x @ w["up"]) @ w["down"], None)), x, w
+            )
+            return jnp.mean(x**2)
+
+        def add(total: Any, x: Any) -> Any:
+            return jax.tree.map(jnp.add, total, jax.grad(loss)(w, x)), None
+
+        grads, _ = lax.scan(add, jax.tree.map(jnp.zeros_like, w), xs.reshape(8, -1, d))
+        moments = jax.tree.map(lambda m, g: 0.9 * m + g, moments, grads)
+        return jax.tree.map(lambda w, m: w - 0.1 * m, w, moments), moments
+
+    shapes = {"up": (layers, d, f), "down": (layers, f, d)}
+    w = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in shapes.items()}
+    xs = jax.ShapeDtypeStruct((rows, d), jnp.float32)
+    weights = sum(4 * prod(shape) for shape in shapes.values())
+
+    def planned(memory: float) -> sw.Plan:
+        return sw.partition(
+            step, w, w, xs, mesh={"d": 8}, device=DEVICES["balanced"], memory=memory,
+            donate_argnums=(0, 1), seconds=0.1,
+        )  # fmt: skip
+
+    once = planned(4.0 * weights)  # of which the weights gathered for a layer take the least
+    every_trip = planned(once.cost.peak_bytes - 1)
+    assert "2 sums" in once.record.notes[0] and "once, after it" in once.record.notes[0]
+    assert "2 sums" in every_trip.record.notes[0] and "in every trip" in every_trip.record.notes[0]
+    assert once.cost.step_s < every_trip.cost.step_s
+    for plan, kind, count in ((once, "all-reduce", 1), (every_trip, RS, 8 * layers)):
+        gradients = [row for row in plan.collectives if row.kind == kind and row.bytes > 4]
+        assert [row.count for row in gradients] == [count] * 2
+        assert sum(row.bytes * row.count for row in gradients) == weights * (8 if kind == RS else 1)
+        result = plan.verify()
+        assert result.ok and result.link_error == 0.0, str(result)
 
 
 @jax.custom_vjp

@@ -37,7 +37,9 @@ MESHES = {
 # and FLOP alone; they differ in what a byte on a link costs against a FLOP.
 NO_OVERHEAD: dict[str, Any] = {
     "latency_s": 0.0, "op_overhead_s": 0.0, "half_bandwidth_bytes": 0.0, "dcn_latency_s": 0.0,
-    "matrix_tile": (1, 1, 1), "matrix_fill_rows": 0, "matrix_units": 1,
+    "hop_latency_s": 0.0, "link_efficiency": 1.0, "link_ramp": 0.0, "all_reduce_gain": 1.0,
+    "matrix_efficiency": 0.75, "matrix_sustained": 1.0, "matrix_tile": (1, 1, 1),
+    "matrix_fill_rows": 0, "matrix_units": 1,
 }  # fmt: skip
 DEVICES = {
     "balanced": sw.Device.like("h100", name="balanced", **NO_OVERHEAD),

@@ -340,10 +340,56 @@ ALIGNED = {
     "walk": Row(walk, (ints(9, 16, 9), ints(9, 16)), FOUR_TWO, pins(("x", 0, "x"))),
 }
 
+
+def constant_in_rounds(x: Any, w: Any) -> Any:
+    """What is added in every round does not change."""
+    return lax.fori_loop(0, 3, lambda _, y: jnp.sin(y) + jnp.max(jnp.cos(w), 0), x)
+
+
+def constant_in_call(x: Any, w: Any) -> Any:
+    largest = jax.checkpoint(lambda w: jnp.max(jnp.cos(w), 0))
+    return lax.fori_loop(0, 3, lambda _, y: jnp.sin(y) + largest(w), x)
+
+
+def constant_halo(x: Any, w: Any) -> Any:
+    def body(c: Any, a: Any) -> Any:
+        blurred = lax.conv_general_dilated(w[None, :, :, None], jnp.ones((3, 3, 1, 1)), (1, 1),
+            "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))  # fmt: skip
+        return c * a + blurred[0, :, :, 0], None
+
+    return lax.scan(body, w, x[:4, 0])[0]
+
+
+def loop_in_rounds(x: Any, w: Any) -> Any:
+    """An inner loop that computes the same in every round."""
+
+    def body(_: Any, y: Any) -> Any:
+        return y + lax.fori_loop(0, 3, lambda _, z: z - jnp.max(z, 0), w)
+
+    return lax.fori_loop(0, 4, body, x)
+
+
+def moved_in_rounds(x: Any, w: Any) -> Any:
+    """An op of the round needs something that does not change elsewhere: moved in every round."""
+    return lax.fori_loop(0, 3, lambda _, y: jnp.tanh(y @ w), x)
+
+
+# What computes the same in every round of a loop: XLA:CPU hoisted it with what it moves, compilers
+# for accelerators do not; it was counted in every round.
+INVARIANT = {
+    f"{fn.__name__} on {'x'.join(map(str, mesh.values()))}": Row(
+        fn, (f32(32, 32), f32(32, 32)), mesh, pins(("w", 0, "x"))
+    )
+    for fn in (
+        constant_in_rounds, constant_in_call, constant_halo, loop_in_rounds, moved_in_rounds,
+    )
+    for mesh in (FOUR, FOUR_TWO)
+}  # fmt: skip
+
 FAMILIES = {
     "entries": ENTRIES, "starts": STARTS, "alone": ALONE, "kernels": KERNELS,
     "literals": LITERALS, "two axes": TWO_AXES, "copies": COPIES, "carries": CARRIES,
-    "branches": BRANCHES, "best": BEST, "aligned": ALIGNED,
+    "branches": BRANCHES, "best": BEST, "aligned": ALIGNED, "invariant": INVARIANT,
 }  # fmt: skip
 ROWS = {f"{family}: {name}": row for family, rows in FAMILIES.items() for name, row in rows.items()}
 

@@ -162,7 +162,7 @@ def test_what_cannot_be_followed_is_said() -> None:
     assert plan.specs()["x"][0] in ("data", ("data", "model"))
     (note,) = plan.record.notes
     assert note.startswith("not followed: reshard(P(None, 'data')) at test_meshes.py:")
-    assert note in str(plan)
+    assert note in " ".join(str(plan).split())
     assert plan.verify(run=True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -57,14 +58,16 @@ def test_numbers_and_bytes(mesh: dict[str, int], device: str) -> None:
     )
 
 
-def test_padded_inside_whole_outside() -> None:
-    """Logits are split by vocabulary; the head itself cannot be."""
+def test_padded_inside_whole_outside(tmp_path: Path) -> None:
+    """Logits are split by vocabulary, also in a file; the head itself cannot be."""
     args = arguments()
     plan = sw.partition(
         step, *args, mesh={"data": 2, "model": 4}, device=DEVICES["fast links"], donate_argnums=0
     )
     assert len(plan.specs()["params['head']"]) == 1  # the second dim is whole
     assert re.search(rf"f32\[{BATCH}[/\d]*,{SEQ}[/\d]*,{VOCAB}/\d\]", str(plan.ir()))
+    plan.save(tmp_path / "plan.json")
+    assert sw.load(tmp_path / "plan.json").record == plan.record
 
 
 @pytest.mark.parametrize("heads", [6, 12])

@@ -99,6 +99,15 @@ softplus.defjvp(
 )
 
 
+def counts_up(x: Array) -> Any:
+    """From 1 to below 8 by 3: XLA knows how often that is, too."""
+    return lax.while_loop(lambda c: c[0] < 8, lambda c: (c[0] + 3, c[1] * 2), (1, x))
+
+
+def counts_up_in_halves(x: Array) -> Any:
+    return lax.while_loop(lambda c: c[0] < 2.0, lambda c: (c[0] + 0.5, c[1] * 2), (0.0, x))
+
+
 def solved(a: Array, b: Array) -> Array:
     a = a @ a.T + 8 * jnp.eye(8)
     return lax.custom_linear_solve(
@@ -121,6 +130,8 @@ WS = jnp.stack([W] * 5) / 8
         (scan_in_scan, (X, WS), ["scan x5", "scan x3"]),
         (halve_until_small, (X,), ["while_cond x16", "while x16"]),
         (while_with_constants, (X, X**2), ["while_cond x16", "while x16"]),
+        (counts_up, (X,), ["while_cond x3", "while x3"]),
+        (counts_up_in_halves, (X,), ["while_cond x16", "while x16"]),
         (branch_on_data, (X,), ["cond x1"] * 2),
         (switch, (1, X), ["cond x1"] * 3),
         (switch, (2, X), ["cond x1"] * 3),

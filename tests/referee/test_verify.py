@@ -143,6 +143,21 @@ def test_a_wrong_number_shows_where_it_is_wrong(
     assert not found and found.numbers_agree is False
 
 
+def slice_of_slice(x: Any, i: Any, j: Any) -> Any:
+    rows = lax.dynamic_slice_in_dim(x, i, 2 * SLICE)
+    return lax.dynamic_slice_in_dim(rows, j, SLICE)
+
+
+def test_the_unsharded_function_is_right_where_xla_is_not() -> None:
+    """XLA adds up the starts of two slices, also on one device, and loses the first clamp."""
+    i, j = np.int32(ROWS), np.int32(1)
+    table = np.arange(ROWS * WIDTH, dtype=np.float32).reshape(ROWS, WIDTH)
+    first = ROWS - 2 * SLICE + int(j)
+    assert not np.array_equal(jax.jit(slice_of_slice)(table, i, j), table[first : first + SLICE])
+    found = plan(slice_of_slice, TABLE, SCALAR, SCALAR).verify(args=(table, i, j))
+    assert found.numbers_agree
+
+
 def test_a_broken_promise_is_told_and_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     def zero_beyond(x: Any, i: Any) -> Any:
         return jnp.take(x, i, axis=0, mode="fill", fill_value=0.0)

@@ -34,6 +34,11 @@ NO_EXAMPLE = {
     "empty2": "made inside while loops by JAX itself",
     "pallas_call": "read from its grid: tests/lowering/test_pallas.py",
     **dict.fromkeys(
+        ("dot_product_attention_fwd_wrapper", "dot_product_attention_bwd_wrapper",
+         "scaled_matmul_wrapper"),
+        "of cuDNN, for GPUs only: tests/lowering/test_library_kernels.py",
+    ),
+    **dict.fromkeys(
         ("all_gather", "all_gather_invariant", "all_to_all", "axis_index", "ppermute",
          "psum_invariant", "reduce_scatter"),
         "only in a shard_map, where tests/plans/test_shard_map.py compiles it",

@@ -10,6 +10,7 @@ import pytest
 
 from shardwright.search.axis_placements import find_axis_placements
 from shardwright.search.blocks import Work, find_blocks
+from shardwright.search.bounds import least_factor_s
 from shardwright.search.exact import Limits, certify
 from shardwright.search.objective import OVER_MEMORY_S, Budget, Objective
 from shardwright.search.space import Space
@@ -132,3 +133,4 @@ def test_a_proof_cut_short_gives_a_true_lower_bound(
     certificate, _ = certify(space, objective, Budget(), limits)
     assert 0 < certificate.lower_bound_s <= expected * (1 + 1e-9)
     assert objective.best_s <= certificate.lower_bound_s * (1 + certificate.gap) * (1 + 1e-9)
+    assert least_factor_s(model).sum() <= expected * (1 + 1e-9)

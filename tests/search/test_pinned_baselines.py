@@ -106,7 +106,8 @@ def test_the_proof_says_what_bound_the_search(
     fn: Callable[..., Any], tactics: list[Any], leaves: str
 ) -> None:
     plan = sw.partition(fn, *ARGS, mesh=MESH, tactics=tactics, seconds=0.3)
-    assert f"proof: optimal; under the cost model {leaves} is faster and fits" in str(plan)
+    said = f"proof: optimal; under the cost model {leaves} is faster and fits"
+    assert said in " ".join(str(plan).split())
 
 
 @pytest.mark.parametrize("fn", [plain, constrained])
@@ -115,8 +116,8 @@ def test_a_faster_tactic_beside_a_proof_says_why_it_is_not_taken(fn: Callable[..
     plan = sw.partition(fn, *ARGS, mesh=MESH, tactics=[sw.FSDP("model")], seconds=0.3)
     rows = [line for line in str(plan).splitlines() if re.search(r" -\d+\.\d+%", line)]
     assert plan.certificate.kind == "optimal" and "your tactics" in str(plan).partition("proof")[2]
-    assert rows and all(line.endswith("%, ruled out by your tactics") for line in rows)
-    assert "Your tactics do not allow it" in plan.explain()
+    assert rows and "faster ones are ruled out by your tactics" in " ".join(str(plan).split())
+    assert "Your tactics do not allow it" in " ".join(plan.explain().split())
 
 
 def test_mesh_shapes_are_screened_under_the_pins() -> None:

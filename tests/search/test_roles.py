@@ -108,6 +108,67 @@ def policy(p: Any, batch: Any) -> Any:
     return updated(p, jax.grad(loss)(p))
 
 
+def translation(p: Any, batch: Any) -> Any:
+    """An encoder-decoder: positions of two kinds, one batch."""
+
+    def loss(p: Any) -> jax.Array:
+        source, target = p["embed"][batch["source"]], p["embed"][batch["target"]]
+        q = jnp.einsum("btd,dhk->bthk", target, p["q"])
+        k, v = (jnp.einsum("bsd,dhk->bshk", source, p[n]) for n in "kv")
+        a = jax.nn.softmax(jnp.einsum("bthk,bshk->bhts", q, k))
+        x = target + jnp.einsum("bhts,bshk,hkd->btd", a, v, p["o"])
+        return -jax.nn.log_softmax(x @ p["embed"].T)[..., 0].mean()
+
+    return updated(p, jax.grad(loss)(p))
+
+
+def decode(p: Any, batch: Any, write: Any, read: Any = lambda cache: cache) -> Any:
+    """One token for each slot of a server, each at a position of its own; some slots are empty."""
+    at = batch["at"]
+    x = p["embed"][batch["t"]]
+    q, *new = (jnp.einsum("bd,dhk->bhk", x, p[n]) for n in "qkv")
+    caches = [write(batch[n], a, at) for n, a in zip("kv", new, strict=True)]
+    k, v = map(read, caches)
+    scores = jnp.einsum("bhk,bshk->bhs", q, k)
+    scores = jnp.where(jnp.arange(k.shape[1]) <= at[:, None, None], scores, -1e9)
+    x = x + jnp.einsum("bhs,bshk,hkd->bd", jax.nn.softmax(scores), v, p["o"])
+    best = jnp.argmax(x @ p["embed"].T, -1)
+    return caches, jnp.where(batch["live"], best, batch["t"]), at + batch["live"]
+
+
+def slots(p: Any, batch: Any) -> Any:
+    return decode(p, batch, lambda cache, a, at: cache.at[jnp.arange(B), at].set(a))
+
+
+def slots_sliced(p: Any, batch: Any) -> Any:
+    def write(cache: Any, a: Any, at: Any) -> Any:
+        one = lambda c, a, i: lax.dynamic_update_slice(c, a[None], (i, 0, 0))  # noqa: E731
+        return jax.vmap(one)(cache, a, at)
+
+    return decode(p, batch, write)
+
+
+def slots_time_major(p: Any, batch: Any) -> Any:
+    write = lambda cache, a, at: cache.at[at, jnp.arange(B)].set(a)  # noqa: E731
+    return decode(p, batch, write, lambda cache: cache.swapaxes(0, 1))
+
+
+def paged(p: Any, batch: Any) -> Any:
+    table = batch["table"]
+
+    def write(pages: Any, a: Any, at: Any) -> Any:
+        return pages.at[table[jnp.arange(B), at // 8], at % 8].set(a)
+
+    return decode(p, batch, write, lambda pages: pages[table].reshape(B, -1, H, K))
+
+
+SLOT = {"t": i32(B), "at": i32(B), "live": jax.ShapeDtypeStruct((B,), "bool")}
+
+
+def cached(*shape: int) -> dict[str, Any]:
+    return {"k": f32(*shape, H, K), "v": f32(*shape, H, K), **SLOT}
+
+
 @pytest.mark.parametrize(
     "fn, params, batch, size, dims",
     [
@@ -123,6 +184,13 @@ def policy(p: Any, batch: Any) -> Any:
         (policy, {"a": f32(D, 256), "b": f32(256, 16)},
          {"seen": f32(S, B, D), "reward": f32(S, B), "act": i32(S, B)}, B,
          ["batch['seen'][1]"]),
+        (translation, PARAMS, {"source": i32(B, S), "target": i32(B, 2 * S)}, B,
+         ["batch['source'][0]"]),
+        (slots, PARAMS, cached(B, S), B, ["batch['k'][0]"]),
+        (slots_sliced, PARAMS, cached(B, S), B, ["batch['k'][0]"]),
+        (slots_time_major, PARAMS, cached(S, B), B, ["batch['k'][1]"]),
+        (paged, PARAMS, {**cached(2 * B * S // 8, 8), "table": i32(B, S // 8)}, B,
+         ["batch['table'][0]"]),
     ],
     ids=lambda x: getattr(x, "__name__", None),
 )  # fmt: skip
@@ -145,3 +213,17 @@ def test_fsdp_applies_to_a_batch_that_is_reshaped_to_microbatches() -> None:
         assert a.step_s == pytest.approx(b.step_s, rel=0.05)  # the data itself is moved
     fsdp, replicated = (inside.baselines[t] for t in ("FSDP(data)", "DataParallel(data)"))
     assert fsdp.peak_bytes < replicated.peak_bytes
+
+
+@pytest.mark.parametrize("layers", [1, 2, 4])
+def test_each_layer_has_a_hidden_dim_of_its_own(layers: int) -> None:
+    """The layers' hidden dims are one group, on every matrix; only the residual is one color."""
+
+    def mlp(params: Any, x: jax.Array) -> jax.Array:
+        for w in params:
+            x = x + jax.nn.relu(x @ w["a"]) @ w["b"]
+        return x
+
+    analysis = sw.analyze(mlp, [TOWERS["query"]] * layers, f32(B, D))
+    roles = find_roles(analysis)
+    assert [analysis.all_groups[g].size for g in roles.hidden] == [256]

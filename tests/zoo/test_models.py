@@ -9,7 +9,23 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shardwright.zoo import attention, decode, gnn, moe, resnet, transformer, unet, vit
+from shardwright.zoo import (
+    attention,
+    decode,
+    dit,
+    encoder_decoder,
+    gnn,
+    mamba,
+    moe,
+    pair_stack,
+    recommender,
+    resnet,
+    sorted_moe,
+    transformer,
+    two_tower,
+    unet,
+    vit,
+)
 from shardwright.zoo.example import QUICK
 
 KEY = jax.random.key(3)
@@ -160,3 +176,93 @@ def test_images_of_a_batch_do_not_mix() -> None:
     classify = quick(vit.forward, static_argnums=0)
     assert_close(denoise(uc, up, ux[2:4], t[2:4]), denoise(uc, up, ux, t)[2:4])
     assert_close(classify(vc, vp, vx[2:4]), classify(vc, vp, vx)[2:4])
+
+
+@pytest.mark.parametrize("shared", [0, 64])
+def test_sorted_experts_equal_a_loop_over_tokens(shared: int) -> None:
+    config = replace(sorted_moe.PRESETS["tiny"], shared=shared)
+    layer = start(sorted_moe, config)["layers"][0]
+    x = jax.random.normal(KEY, (2, config.seq, config.d_model))
+    got = quick(partial(sorted_moe.experts, config))(layer, x)
+    gates = jax.nn.softmax(x @ layer["router"])
+    best = np.argsort(-np.asarray(gates), axis=-1)[..., : config.top_k]
+
+    def expert(row: Any, e: Any) -> Any:
+        return (jax.nn.silu(row @ layer["w1"][e]) * (row @ layer["w3"][e])) @ layer["w2"][e]
+
+    for b, s in [(0, 0), (0, 7), (1, 15)]:
+        share = gates[b, s, best[b, s]] / gates[b, s, best[b, s]].sum()
+        want = sum(w * expert(x[b, s], e) for w, e in zip(share, best[b, s], strict=True))
+        if shared:
+            gated = jax.nn.silu(x[b, s] @ layer["shared1"]) * (x[b, s] @ layer["shared3"])
+            want += gated @ layer["shared2"]
+        assert_close(got[b, s], want)
+
+
+def test_the_associative_scan_is_a_recurrence() -> None:
+    config = mamba.PRESETS["tiny"]
+    layer = start(mamba, config)["layers"][0]
+    x = jax.random.normal(KEY, (2, config.seq, config.d_inner))
+    step = jax.nn.softplus(x @ layer["step_in"] @ layer["step_out"] + layer["step_bias"])
+    state, want = jnp.zeros((2, config.d_inner, config.state)), []
+    for t in range(config.seq):
+        keep = jnp.exp(-step[:, t, :, None] * jnp.exp(layer["decay"]))
+        state = keep * state + (step[:, t] * x[:, t])[..., None] * (x[:, t] @ layer["wb"])[:, None]
+        want.append(
+            jnp.einsum("bfn,bn->bf", state, x[:, t] @ layer["wc"]) + layer["skip"] * x[:, t]
+        )
+    assert_close(quick(mamba.selective_scan)(layer, x), jnp.stack(want, axis=1), 1e-3)
+
+
+def test_a_triangle_is_closed_by_its_third_corner() -> None:
+    """Outgoing edges of z are the incoming ones of its transpose."""
+    config = pair_stack.PRESETS["tiny"]
+    w = start(pair_stack, config)["layers"][0]["outgoing"]
+    z = pair_stack.batch(config, KEY)["pairs"][:2]
+    outgoing = pair_stack.multiply(w, z, outgoing=True)
+    incoming = pair_stack.multiply(w, jnp.swapaxes(z, 1, 2), outgoing=False)
+    # The gate of an edge is its own, so only the ungated parts agree.
+    gate = jax.nn.sigmoid(pair_stack.layer_norm(z, w["gain"], w["bias"]) @ w["gate"])
+    assert_close(outgoing / gate, incoming / jnp.swapaxes(gate, 1, 2), 1e-3)
+
+
+def test_a_recommender_multiplies_every_pair_once() -> None:
+    config = recommender.PRESETS["tiny"]
+    params, batch = start(recommender, config), recommender.batch(config, KEY)
+    first = recommender.mlp(config, params["bottom"], batch["features"])
+    vectors = [first] + [
+        t[i].sum(1) for t, i in zip(params["tables"], batch["indices"], strict=True)
+    ]
+    pairs = [jnp.sum(a * b, -1) for i, a in enumerate(vectors) for b in vectors[:i]]
+    want = recommender.mlp(config, params["top"], jnp.column_stack([first, *pairs]))[:, 0]
+    assert_close(recommender.forward(config, params, batch), want)
+
+
+def test_towers_prefer_their_own_pairs() -> None:
+    """With one-hot embeddings the loss is what the formula says."""
+    config = replace(two_tower.PRESETS["tiny"], layers=0, features=16, embedding=16)
+    params = {tower: {"layers": [], "head": jnp.eye(16)} for tower in two_tower.TOWERS}
+    loss = two_tower.loss(config, params, dict.fromkeys(two_tower.TOWERS, jnp.eye(16)))
+    right = np.exp(1 / config.temperature)
+    assert_close(loss, -np.log(right / (right + 15)), 1e-4)
+
+
+def test_a_decoder_sees_the_source_and_not_the_future() -> None:
+    config = encoder_decoder.PRESETS["tiny"]
+    params, batch = start(encoder_decoder, config), encoder_decoder.batch(config, KEY)
+    forward = quick(partial(encoder_decoder.forward, config))
+    source, tokens = batch["source"], batch["tokens"]
+    before = forward(params, source, tokens)
+    later = forward(params, source, tokens.at[:, 9].add(1) % config.vocab)
+    assert_close(later[:, :9], before[:, :9], 1e-6)
+    assert np.abs(later[:, 9:] - before[:, 9:]).max() > 1e-3
+    other = forward(params, source.at[:, -1].add(1) % config.vocab, tokens)
+    assert np.abs(other - before).max(axis=(0, 2)).min() > 1e-5
+
+
+def test_noise_of_one_image_is_its_own() -> None:
+    config = dit.PRESETS["tiny"]
+    params, batch = start(dit, config), dit.batch(config, KEY)
+    predict = quick(partial(dit.forward, config))
+    args = batch["images"], batch["times"], batch["labels"]
+    assert_close(predict(params, *(a[2:4] for a in args)), predict(params, *args)[2:4])

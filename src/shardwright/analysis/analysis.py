@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 
 import numpy as np
 
 from shardwright.analysis.colors import Colors, NameTable, find_colors
 from shardwright.analysis.conflicts import Conflict, ConflictSet, find_conflicts, pair_conflicts
 from shardwright.analysis.groups import group_colors, group_sets
-from shardwright.analysis.labels import labels_of, patterns, starred, unique_labels
+from shardwright.analysis.labels import fits, labels_of, patterns, starred, unique_labels
 from shardwright.analysis.names import batch_ops, name_nodes
 from shardwright.errors import ShardwrightError
 from shardwright.program.ties import Tie
@@ -242,5 +241,4 @@ def _loop_groups(program: Program, colors: Colors, color_group: np.ndarray) -> s
 
 def _holds(dims: list[tuple[str, int]], pattern: str) -> bool:
     """Whether one of these argument dims fits a pattern in which only * is special."""
-    literal = pattern.replace("[", "[[]").replace("?", "[?]")
-    return any(fnmatchcase(f"{path}[{dim}]", literal) for path, dim in dims)
+    return any(fits(f"{path}[{dim}]", pattern) for path, dim in dims)

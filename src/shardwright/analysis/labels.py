@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
 
 _INDEX = re.compile(r"\[(\d+)\]")
 _NAME = re.compile(r"(?:^|\.|\[')([A-Za-z_]\w*)(?:'\])?")
@@ -16,6 +17,17 @@ GENERIC = ("kernel", "bias", "scale", "weight")
 def any_index(path: str) -> str:
     """A path with every index starred: layers[*]['w1']."""
     return _INDEX.sub("[*]", path)
+
+
+def short_path(path: str) -> str:
+    """A path as reports print it: state.params['layers'][*]['w1'] -> state.params.layers[*].w1"""
+    return path.replace("['", ".").replace("']", "")
+
+
+def fits(path: str, pattern: str) -> bool:
+    """Whether a path, as JAX or as reports write it, fits a pattern in which * is anything."""
+    literal = short_path(pattern).replace("[", "[[]").replace("?", "[?]")
+    return fnmatchcase(short_path(path), literal)
 
 
 def starred(path: str, dim: int) -> str:

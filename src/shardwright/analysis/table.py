@@ -14,6 +14,22 @@ def human_bytes(count: float) -> str:
     raise AssertionError
 
 
+def human_seconds(seconds: float) -> str:
+    """Three digits and a unit: 4.56 s, 349 ms, 12.0 us.
+
+    >>> human_seconds(0.34863)
+    '349 ms'
+    """
+    if not seconds:
+        return "0 s"
+    for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6), ("ns", 1e9)):
+        shown = seconds * scale
+        if shown >= 0.9995 or unit == "ns":
+            digits = max(0, 3 - len(str(int(round(shown, 2)))))
+            return f"{shown:.{min(digits, 2)}f} {unit}"
+    raise AssertionError
+
+
 _ASIDE = {
     "tiny": "too small to matter",
     "loop": "stepped over by loops",

@@ -85,6 +85,7 @@ class Device:
     matrix_fill_rows: int = 0  # rows' worth of time to load one tile of weights
     matrix_units: int = 1  # tiles in flight that fill the device
     matrix_efficiency: float = 1.0  # reached by large, even dots
+    matrix_sustained: float = 1.0  # of that, held through a training step: power limits clocks
     matrix_results_per_s: float = 0.0  # results a dot can hand over; 0: not a limit
     topology: str = "switch"  # or "torus"
     link_bytes_per_s: float  # torus: of one link; switch: of one device into its node's switch
@@ -94,8 +95,12 @@ class Device:
     devices_per_node: int = 1
     node_bytes_per_s: float = 0.0  # out of one node, all its devices together
     dcn_bytes_per_s: float = 0.0  # between slices, per device (a host's NICs over its devices)
-    latency_s: float = 0.0  # torus: per hop; switch: per call
-    dcn_latency_s: float = 0.0  # added per doubling of nodes or slices
+    link_efficiency: float = 1.0  # switch: of link_bytes_per_s, that a large ring reaches
+    link_ramp: float = 0.0  # switch: a ring of n in a node reaches n / (n + this) of that
+    all_reduce_gain: float = 1.0  # switch: how much faster than its two halves, by adding there
+    latency_s: float = 0.0  # of one call
+    hop_latency_s: float = 0.0  # added by each hop on a torus, by each step of a ring in a node
+    dcn_latency_s: float = 0.0  # added by each step of a ring across nodes or slices
     half_bandwidth_bytes: float = 0.0  # size at which a collective reaches half of the peak
     op_overhead_s: float = 0.0  # one kernel or op, however small
     aliases: tuple[str, ...] = ()
@@ -269,6 +274,7 @@ def _check(device: Device) -> None:
     """Raises a ShardwrightError unless the numbers make sense."""
     positive = [f for f in _REQUIRED if f != "flops_per_s"]
     positive += ["devices_per_node", "matrix_efficiency", "memory_efficiency", "matrix_units"]
+    positive += ["link_efficiency", "all_reduce_gain", "matrix_sustained"]
     if not device.flops_per_s or not min(device.flops_per_s.values()) >= _LEAST:
         raise ShardwrightError(
             f"device {device.name!r} has no FLOP rate", try_='flops_per_s={"bf16": 1e14}'

@@ -280,8 +280,7 @@ class FactorGraph:
             for op, (_, order) in zip(ops, one.leaves, strict=True)
         ]
         past = [self.choose(self._classes[c], stored) for c in one.hoisted_past]
-        itemsize = self._layouts.table[one.layout].itemsize
-        once = reduced_once(parts, past, itemsize, self._prices)
+        once = reduced_once(parts, past, one.sizes, self._prices)
         if once is None:
             return one.weight * sum(choice.result_s[0] for _, choice, _ in parts)
         weight = one.after_loop if once.after_loop else one.weight

@@ -2,7 +2,8 @@
 
 Elementwise chains fuse. A value that a fusible op computes is kept in memory only when something
 needs it there: a dot, a loop border, a result, or several readers for whom computing it again
-would read more than the value itself. A gather computes just the entries that it picks.
+would read more than the value itself. A gather computes just the entries that it picks. What
+enters and leaves a shard_map is the value itself: compilers fuse across its borders.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from math import prod
 import numpy as np
 
 from shardwright.cost.devices import Device
-from shardwright.program.ties import Tie
+from shardwright.program.ties import MANUAL, Tie
 from shardwright.program.types import LITERAL, NO_OP, Op, Program
 from shardwright.rules.rule import MATRIX, NOTHING, PASS, PERMUTE, REPLICATE
 
@@ -64,11 +65,41 @@ def pads(op: Op, size: Sequence[int]) -> bool:
     return size[op.results[0]] > size[op.operands[0]]
 
 
+def _same_value(program: Program) -> list[int]:
+    """[values] the value that each is, across the borders of shard_maps."""
+    same = list(range(len(program.values)))
+    for op in program.ops:
+        if op.tie in MANUAL:
+            same[op.results[0]] = same[op.operands[0]]
+    return same
+
+
+def _readers(program: Program, same: Sequence[int]) -> list[list[int]]:
+    """[values] the ops that read each, under whichever name."""
+    readers: list[list[int]] = [[] for _ in program.values]
+    for value, ops in enumerate(program.uses()):
+        readers[same[value]] += [u for u in ops if program.ops[u].tie not in MANUAL]
+    return readers
+
+
+def _global_bytes(program: Program) -> list[int]:
+    """[values] bytes on all devices together: a body of a shard_map has shards."""
+    shards: list[int] = []
+    for region in program.regions:
+        own = prod(size for axis, size in region.mesh if axis in region.manual)
+        shards.append(own * (shards[region.parent] if shards else 1))
+    return [
+        v.bytes * (shards[program.ops[v.op].region] if v.op != NO_OP else 1)
+        for v in program.values
+    ]  # fmt: skip
+
+
 def find_fusions(program: Program, device: Device) -> Fusion:
     """Walks the program once, in order."""
     count = len(program.values)
-    uses = program.uses()
-    size = [v.bytes for v in program.values]
+    same = _same_value(program)
+    uses = _readers(program, same)
+    size = _global_bytes(program)
     fused = [reads_fused(op, device) for op in program.ops]
     materialised = np.ones(count, bool)
     sources: list[tuple[int, ...]] = [()] * count
@@ -82,19 +113,18 @@ def find_fusions(program: Program, device: Device) -> Fusion:
 
     outputs = set(program.outputs)
     for v in program.values:
-        if v.op == NO_OP or v.index in outputs:
+        if v.op == NO_OP or v.index in outputs or same[v.index] != v.index:
             continue
         op = program.ops[v.op]
         if not op.rule.fusible or op.tie:
             continue
         behind: dict[int, None] = {}
-        for x in op.operands:
-            if x != LITERAL:
-                behind.update(dict.fromkeys((x,) if materialised[x] else sources[x]))
+        for x in (same[x] for x in op.operands if x != LITERAL):
+            behind.update(dict.fromkeys((x,) if materialised[x] else sources[x]))
         readers = uses[v.index]
         kept = any(
             not fused[u] and program.ops[u].tie is not Tie.RETURN
-            and not (picks_entries(program.ops[u]) and program.ops[u].operands[0] == v.index)
+            and not (picks_entries(program.ops[u]) and same[program.ops[u].operands[0]] == v.index)
             for u in readers
         )  # fmt: skip
         if not kept and len(readers) > 1:
@@ -109,12 +139,14 @@ def find_fusions(program: Program, device: Device) -> Fusion:
                 if fused[u]:
                     cluster[find(u)] = find(v.op)
     for v in program.values:
-        if not materialised[v.index]:
+        if not materialised[v.index] or same[v.index] != v.index:
             continue
         traffic[v.index] += len({find(u) for u in uses[v.index] if fused[u]})
         if v.op != NO_OP and program.ops[v.op].rule.fusible and not program.ops[v.op].tie:
             traffic[v.index] += 1  # fused work writes it; other ops count their own results
     for op in program.ops:
-        if op.tie is Tie.RETURN and not materialised[op.operands[0]]:
+        if op.tie is Tie.RETURN and not materialised[same[op.operands[0]]]:
             traffic[op.results[0]] += 1  # computed straight into the result
+    for value, of in enumerate(same):
+        materialised[value], sources[value] = materialised[of], sources[of]
     return Fusion(materialised, traffic, sources)

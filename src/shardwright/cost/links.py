@@ -5,8 +5,8 @@ S_i = D_0 ... D_(i-1) share a unit below it, w_i = bytes/s one device sends at l
 the larger side on one device:
 
     all-gather, reduce-scatter   x  max_i (D_i - 1) / (D_i S_i w_i)
-    all-reduce                   twice that: a reduce-scatter, then an all-gather; or, for a few
-                                 bytes, in one shot: all gather all n parts and add them up
+    all-reduce                   twice that: a reduce-scatter, then an all-gather; on a torus, for
+                                 a few bytes, in one shot: all gather all n parts and add them up
     all-to-all                   x  max_i of  what leaves a unit of level i, (n - S_i) / n / w_i
                                  (inside a node only what stays in it: (D_0 - 1) / n / w_0;
                                  on a ring of q: x / n D_0  floor(q^2 / 4) / q / w, its bisection)
@@ -23,9 +23,14 @@ a quarter of an all-gather, is the bisection of large rings; small ones are exac
 
     seconds = latency + x b (1 + sqrt(h / x))
 
-where h is the size that reaches half of the peak. The square root follows the book's measurements
-on 8 H100 with one constant (1.5e11 B/s a link at 58 MB, 3.7e11 at several GB); x / (x + h) through
-the same points would charge 400 us for an empty all-reduce.
+where b is the slope above and h the size that reaches half of the peak. Inside a node the rate
+grows with the members (`link_ramp`): 2, 4 and 8 GPUs reach 2/3, 4/5 and 8/9 in NVIDIA's tables of
+NCCL. There an all-reduce takes less than its two halves, for the switch adds up
+(`all_reduce_gain`).
+
+    latency   one call + one hop for each step of a ring: n - 1, of an all-reduce twice that; on a
+              torus until the farthest member is reached. Across nodes every step waits for the
+              network. An all-reduce may run over a tree: 2 log2(nodes) steps across nodes.
 """
 
 from __future__ import annotations
@@ -67,9 +72,11 @@ class Level(NamedTuple):
     kind: str  # "torus", "node", "network", "dcn" or "given"
     members: float  # D_i: units of the level below that meet here
     bytes_per_s: float  # w_i
-    latency_s: float
+    hop_s: float  # of one step
+    steps: float  # of an all-gather or reduce-scatter over this level alone
     half_bytes: float
     rings: tuple[Ring, ...] = ()  # of a torus
+    reduces: float = 1.0  # how much faster an all-reduce is than its two halves
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +125,7 @@ class Network:
         if bytes <= 0:
             return 0.0
         seconds = curve[0] + curve[1] * bytes + curve[2] * math.sqrt(bytes)
-        if kind == "all-reduce":
+        if kind == "all-reduce" and self.device.topology == "torus":
             members = math.prod(self.mesh.shape[a] for a in axes)
             return min(seconds, self.seconds("all-gather", axes, members * bytes))
         return seconds
@@ -128,7 +135,9 @@ class Network:
         key = (kind, tuple(axes))
         if key not in self._curves:
             self._check(*key)
-            self._curves[key] = _curve(kind, self.levels(key[1]))
+            levels = self.levels(key[1])
+            call_s = self.device.latency_s if any(lv.kind != "given" for lv in levels) else 0.0
+            self._curves[key] = _curve(kind, levels, call_s)
         return self._curves[key]
 
     def levels(self, axes: Sequence[str]) -> list[Level]:
@@ -140,22 +149,21 @@ class Network:
             used = tuple(rings(self._dims, inner, hw))
             rate, hops = sum(ring.bytes_per_s for ring in used), sum(ring.hops for ring in used)
             members = math.prod(ring.size for ring in used)
-            found.append(
-                Level("torus", members, rate, hops * hw.latency_s, hw.half_bandwidth_bytes, used)
-            )
+            half = hw.half_bandwidth_bytes
+            found.append(Level("torus", members, rate, hw.hop_latency_s, hops, half, used))
         elif inner:
             found += self._switch_levels(inner)
         for name in axes:
             if name in self.mesh.links and shape[name] > 1:
                 link = self.mesh.links[name]
                 half = link.half_bandwidth_bytes
-                found.append(Level("given", shape[name], link.bytes_per_s, link.latency_s, half))
+                found.append(Level("given", shape[name], link.bytes_per_s, link.latency_s, 1, half))
         slices = math.prod(self._slices.get(name, 1) for name in axes)
         found.sort(key=lambda level: -level.bytes_per_s)
         if slices > 1:
-            latency = hw.dcn_latency_s * math.ceil(math.log2(slices))
             rate = hw.dcn_bytes_per_s or hw.link_bytes_per_s
-            found.append(Level("dcn", slices, rate, latency, hw.half_bandwidth_bytes))
+            half = hw.half_bandwidth_bytes
+            found.append(Level("dcn", slices, rate, hw.dcn_latency_s, slices - 1, half))
         return found
 
     def describe(self) -> list[LinkRow]:
@@ -202,15 +210,17 @@ class Network:
         groups = numbers.transpose(kept + moved).reshape(-1, members)  # [groups, members]
         nodes = np.sort(groups // per_node, axis=1)
         spanned = 1 + int((np.diff(nodes, axis=1) > 0).sum(axis=1).max())  # by the worst group
-        half = hw.half_bandwidth_bytes
+        half, inside = hw.half_bandwidth_bytes, members / spanned
         levels = []
-        if members > spanned:
-            levels.append(Level("node", members / spanned, hw.link_bytes_per_s, hw.latency_s, half))
+        if inside > 1:
+            rate = hw.link_bytes_per_s * hw.link_efficiency * inside / (inside + hw.link_ramp)
+            gain = hw.all_reduce_gain
+            levels.append(
+                Level("node", inside, rate, hw.hop_latency_s, inside - 1, half, reduces=gain)
+            )
         if spanned > 1:
             rate = (hw.node_bytes_per_s or hw.link_bytes_per_s) / hw.devices_per_node
-            latency = hw.dcn_latency_s * math.ceil(math.log2(spanned))
-            latency += 0.0 if levels else hw.latency_s
-            levels.append(Level("network", spanned, rate, latency, half))
+            levels.append(Level("network", spanned, rate, hw.dcn_latency_s, members - 1, half))
         return levels
 
     def _check(self, kind: str, axes: tuple[str, ...]) -> None:
@@ -227,13 +237,13 @@ class Network:
             raise ShardwrightError(f"{kind} names an axis twice: {', '.join(axes)}")
 
 
-def _curve(kind: str, levels: Sequence[Level]) -> Curve:
+def _curve(kind: str, levels: Sequence[Level], call_s: float) -> Curve:
     """The curve of one collective over the levels, fastest first."""
     if not levels:
         return FREE
     members = math.prod(level.members for level in levels)
     below = 1.0  # S_i
-    slopes, latencies = [], []
+    slopes = []
     for place_, level in enumerate(levels):
         rate = level.bytes_per_s
         if kind == "all-to-all":
@@ -248,15 +258,31 @@ def _curve(kind: str, levels: Sequence[Level]) -> Curve:
             slope = 1 / (below * (_one_link(level) if level.rings else rate))
         else:
             slope = (level.members - 1) / level.members / (below * rate)
+            slope *= 2 / level.reduces if kind == "all-reduce" else 1
         slopes.append(slope)
-        latencies.append(level.latency_s)
         below *= level.members
-    slope, latency = max(slopes), sum(latencies)
+    slope = max(slopes)
     half = max(level.half_bytes for level in levels)
     if kind == "collective-permute":
         half /= CALIBRATED_MEMBERS
-    times = 2 if kind == "all-reduce" else 1
-    return Curve(times * latency, times * slope, times * slope * math.sqrt(half))
+    return Curve(call_s + _steps_s(kind, levels), slope, slope * math.sqrt(half))
+
+
+def _steps_s(kind: str, levels: Sequence[Level]) -> float:
+    """Seconds in which an empty collective takes its steps."""
+    if kind == "collective-permute":
+        return max(level.hop_s for level in levels)
+    network = any(level.kind == "network" for level in levels)
+    flat_s = sum(  # one ring through all nodes: every step waits for the network
+        level.hop_s * level.steps for level in levels if not (network and level.kind == "node")
+    )
+    apart_s = sum(  # inside the nodes, then over a tree of nodes
+        level.hop_s * (math.log2(level.members) if level.kind == "network" else level.steps)
+        for level in levels
+    )
+    if kind == "all-to-all":  # sent at once, not from neighbour to neighbour
+        return min(flat_s, apart_s)
+    return 2 * min(flat_s, apart_s) if kind == "all-reduce" else flat_s
 
 
 def _bisection(ring: Ring) -> float:

@@ -93,6 +93,8 @@ def find_lifetimes(
     for op in reversed(program.ops):  # fused work reads its sources where it is itself read
         if op.tie is Tie.MANUAL_IN:
             last[op.operands[0]] = max(last[op.operands[0]], op.index, last[op.results[0]])
+        if op.tie is Tie.MANUAL_OUT:  # fused work reads it under its name in the body
+            last[op.results[0]] = max(last[op.results[0]], last[op.operands[0]])
         for v in op.results:
             if not fusion.materialised[v]:
                 for s in fusion.sources[v]:
@@ -214,6 +216,13 @@ def _ready(program: Program, fusion: Fusion, time: list[int], value: int) -> int
     return max([time[i] + 1 for i in made if i != NO_OP], default=0)
 
 
+def copy_owners(classes: OpClasses, lasting: Lasting, schedule: Schedule) -> np.ndarray:
+    """[times + 1] the op class whose moved copies exist at that time alone, or NO_CLASS."""
+    runs = classes.of_op[schedule.order]  # [times]
+    without = [*lasting.ties, *[op.index for op in classes.table if stays(op)]]
+    return np.append(np.where(np.isin(runs, without), NO_CLASS, runs), NO_CLASS)
+
+
 def peak_points(
     live: np.ndarray, classes: OpClasses, lasting: Lasting, schedule: Schedule
 ) -> Points:
@@ -222,9 +231,7 @@ def peak_points(
     Points of one op class are compared with each other, since moved copies exist there too.
     Along repeated layers counts grow and shrink evenly: of such a row only the ends can be peaks.
     """
-    runs = classes.of_op[schedule.order]  # [times]
-    without = [*lasting.ties, *[op.index for op in classes.table if stays(op)]]  # copies of theirs
-    owner = np.append(np.where(np.isin(runs, without), NO_CLASS, runs), NO_CLASS)
+    owner = copy_owners(classes, lasting, schedule)
     every = np.concatenate([live, lasting.count], axis=1)
     kept: list[int] = []
     for c in np.unique(owner):

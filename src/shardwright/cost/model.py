@@ -29,7 +29,7 @@ from shardwright.spmd.follow import Choice
 from shardwright.spmd.ir import Collective, Ir, Partitioned, build_ir, find_collectives
 from shardwright.spmd.layouts import Layouts
 from shardwright.spmd.opclass import fold_ops
-from shardwright.spmd.sums import find_trips
+from shardwright.spmd.sums import find_summed, find_trips
 from shardwright.spmd.weights import weigh
 
 
@@ -65,7 +65,9 @@ class CostModel:
         self.analysis, self.mesh, self.device, self.overlap = analysis, mesh, device, overlap
         self.pinned = dict(pinned or {})  # value -> axes per dim, whatever the lists say
         self.prices = DevicePrices(mesh, device)
-        self.layouts = Layouts(analysis, mesh.sizes, pinned, find_shard_maps(program, mesh))
+        self.layouts = Layouts(
+            analysis, mesh.sizes, pinned, find_shard_maps(program, mesh), find_summed(program)
+        )
         self.classes = fold_ops(analysis, self.layouts, find_trips(program))
         self.fusion = find_fusions(program, device)
         self.weights = weigh(program, self.classes, self.layouts.of_value)

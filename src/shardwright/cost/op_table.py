@@ -23,6 +23,7 @@ from shardwright.spmd.decisions import Placement
 from shardwright.spmd.follow import (
     Candidate,
     Choice,
+    Route,
     candidate,
     claimed,
     manual_claims,
@@ -30,10 +31,10 @@ from shardwright.spmd.follow import (
     result_s,
 )
 from shardwright.spmd.layout import REPLICATED
-from shardwright.spmd.layouts import Layouts
 from shardwright.spmd.moves import ALL_REDUCE
 from shardwright.spmd.opclass import OpClass, Slot
-from shardwright.spmd.weights import DeferredReduction, SharedTransfer, Use, Weights
+from shardwright.spmd.sums import Sizes
+from shardwright.spmd.weights import SharedTransfer, Use, Weights
 
 ALIKE = 0.9  # ops of this part of the heaviest one's compute are as heavy
 TIE_S = 1e-13  # candidates that are less apart tie: sums are rounded in another order here
@@ -43,10 +44,10 @@ Domains = Mapping[int, Sequence[Placement]]  # layout -> its placements
 class Leaf(NamedTuple):
     """The part of one op class in a deferred reduction."""
 
-    scale: float  # bytes of an element of the sum, per byte of one of the leaf
+    sizes: Sizes  # bytes that are reduced for each element
     part: float  # 1 / leaves
     weight: float  # times per step
-    hoisted: float  # times per step where an all-reduce suffices
+    hoisted: float | None  # times per step after the loop, if it can be there
 
 
 class Payment(NamedTuple):
@@ -71,10 +72,7 @@ class Share(NamedTuple):
     leaves: list[Leaf]
 
 
-def shares(
-    weights: Weights, classes: Sequence[OpClass], layouts: Layouts, near: Sequence[Choice],
-    heavy: Sequence[float],
-) -> list[Share]:  # fmt: skip
+def shares(weights: Weights, near: Sequence[Choice], heavy: Sequence[float]) -> list[Share]:
     """[classes] what each is charged, so that all is charged where ops choose as in `near`.
 
     For a placement that is needed there those uses pay that need it, for others the heaviest ops.
@@ -90,7 +88,8 @@ def shares(
             out[c].payments.append(payment)
     for one in weights.deferred:
         for c, _ in one.leaves:
-            out[c].leaves.append(_leaf(one, classes[c], layouts))
+            hoisted = one.after_loop if one.hoisted_past else None
+            out[c].leaves.append(Leaf(one.sizes, 1.0 / len(one.leaves), one.weight, hoisted))
     return out
 
 
@@ -109,12 +108,6 @@ def _payments(
         ])  # fmt: skip
         rest = transfer.weight / len(heaviest) if use in heaviest else 0.0
         yield use[0], Payment(use[1], parts, rest)
-
-
-def _leaf(one: DeferredReduction, op: OpClass, layouts: Layouts) -> Leaf:
-    scale = layouts.table[one.layout].itemsize / op.results[0].layout.itemsize
-    hoisted = one.after_loop if one.hoisted_past else one.weight
-    return Leaf(scale, 1.0 / len(one.leaves), one.weight, min(hoisted, one.weight))
 
 
 def candidates_of(op: OpClass, domains: Domains, prices: DevicePrices) -> list[Candidate]:
@@ -255,9 +248,17 @@ class _OpTable:
         route = routes.reduce(self.op, slot, one, one.produced[r], stored)
         total = float(share.results[r]) * route.seconds
         for leaf in share.leaves:
-            scaled = [m._replace(bytes=int(m.bytes * leaf.scale)) for m in route.moves]
-            all_reduced = all(m.kind == ALL_REDUCE for m in route.moves)
-            times = leaf.hoisted if all_reduced else leaf.weight
-            once = times * leaf.part * sum(map(self.prices.move_s, scaled))
-            total += min(leaf.weight * route.seconds, once)
+            ways = [
+                leaf.weight * route.seconds,
+                leaf.weight * leaf.part * self._sum_s(route, leaf.sizes.here),
+            ]
+            if leaf.hoisted is not None and all(m.kind == ALL_REDUCE for m in route.moves):
+                ways.append(leaf.hoisted * leaf.part * self._sum_s(route, leaf.sizes.hoisted))
+            total += min(ways)
         return total
+
+    def _sum_s(self, route: Route, element_bytes: int) -> float:
+        """Seconds of a route when so many bytes are reduced for each element."""
+        own = self.op.results[0].layout.itemsize
+        moves = [m._replace(bytes=m.bytes * element_bytes // own) for m in route.moves]
+        return sum(map(self.prices.move_s, moves))

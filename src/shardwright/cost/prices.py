@@ -54,6 +54,8 @@ class DevicePrices:
             points *= size
         if rule.fusible:
             return vector_s(device, rule.work * points) if rule.work else 0.0
+        if rule.kernel is not None:
+            return device.op_overhead_s + self._kernel_s(op, points)
         count = len(op.operands)
         if rule.unit == MATRIX and count >= 2:
             return device.op_overhead_s + max(
@@ -88,6 +90,20 @@ class DevicePrices:
             copied[slot] = self.buffer_bytes(math.ceil(times * slot_bytes[slot]))
         return copied
 
+    def _kernel_s(self, op: OpClass, points: int) -> float:
+        """A kernel: its dots, its vector work and what it fetches run at the same time."""
+        work, device = op.rule.kernel, self.device
+        assert work is not None
+        local = points / math.prod(op.sizes)  # of its steps
+        dots = sum(
+            dot_s(device, d.dtype, batch=math.ceil(d.times * local), m=d.m, n=d.n, k=d.k, kept=True)
+            for d in work.dots
+        )
+        return max(
+            dots / device.matrix_sustained, vector_s(device, work.operations * local),
+            stream_s(device, work.fetched_bytes * local),
+        )  # fmt: skip
+
     def _dot_s(self, op: OpClass, local: Sequence[int]) -> float:
         """A contraction as a batched [m, k] x [k, n]."""
         known = self._dots.get(op.index)
@@ -100,7 +116,7 @@ class DevicePrices:
         batch, m, n, k = sizes
         exact = op.rule.precision
         seconds = dot_s(self.device, dtype, batch=batch, m=m, n=n, k=k, precision=exact)
-        return op.rule.work / 2.0 * seconds
+        return op.rule.work / 2.0 * seconds / self.device.matrix_sustained
 
     def _slower(self, op: OpClass) -> Any:
         """The dtype that a dot of two is computed in: int8 x bf16 runs as bf16."""

@@ -24,6 +24,7 @@ def dot_s(
     n: int,
     k: int,
     precision: str = "default",
+    kept: bool = False,
 ) -> float:
     """Seconds of `batch` local dots [m, k] x [k, n] on the matrix unit, memory not included.
 
@@ -32,9 +33,9 @@ def dot_s(
     - Loading a stationary tile costs `matrix_fill_rows` rows.
     - Fewer tiles than `matrix_units` leave part of the device idle.
     - Handing over the results has a rate of its own (`matrix_results_per_s`): short contractions,
-      such as attention scores, are limited by it.
+      such as attention scores, are limited by it, unless a kernel has `kept` them on the chip.
     """
-    return _dot_s(device, dtype_key(dtype), batch, m, n, k, precision)
+    return _dot_s(device, dtype_key(dtype), batch, m, n, k, precision, kept)
 
 
 def stream_s(device: Device, bytes: float) -> float:
@@ -48,7 +49,9 @@ def vector_s(device: Device, operations: float) -> float:
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def _dot_s(device: Device, dtype: str, batch: int, m: int, n: int, k: int, precision: str) -> float:
+def _dot_s(
+    device: Device, dtype: str, batch: int, m: int, n: int, k: int, precision: str, kept: bool
+) -> float:
     if min(batch, m, n, k) <= 0:
         return 0.0
     rate = device.matrix_flops_per_s(dtype, precision=precision) * device.matrix_efficiency
@@ -57,7 +60,7 @@ def _dot_s(device: Device, dtype: str, batch: int, m: int, n: int, k: int, preci
     tiles = batch * math.ceil(m / tile_m) * math.ceil(n / tile_n) * max(1, k // SPLIT_K)
     idle = max(1.0, device.matrix_units / tiles)
     seconds = flops * idle / rate
-    if device.matrix_results_per_s:
+    if device.matrix_results_per_s and not kept:
         seconds = max(seconds, batch * m * n / device.matrix_results_per_s)
     return seconds
 

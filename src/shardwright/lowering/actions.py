@@ -75,6 +75,14 @@ class StartSum:
 
 
 @dataclass(frozen=True, slots=True)
+class StayInLoop:
+    """What moves in every trip of the loop around is not hoisted, though no operand changes."""
+
+    def __str__(self) -> str:
+        return "stay in the loop"
+
+
+@dataclass(frozen=True, slots=True)
 class ClampStarts:
     """The starts of a dynamic slice leave room for it."""
 
@@ -119,9 +127,11 @@ class OnShards:
 
     operands: tuple[Spec, ...]
     results: tuple[Spec, ...]
+    sums: tuple[tuple[str, ...], ...] = ()  # the axes of one reduction after the other
 
     def __str__(self) -> str:
-        return "compute in shard_map"
+        total = "".join(f", sum over {'+'.join(axes)}" for axes in self.sums)
+        return f"compute in shard_map{total}"
 
 
 class Halo(NamedTuple):
@@ -153,16 +163,20 @@ class Convolve:
 
 @dataclass(frozen=True, slots=True)
 class RaggedDot:
-    """A ragged dot on each device's rows, of the groups that they belong to."""
+    """A grouped dot of each device's rows and groups."""
 
     operands: tuple[Spec, ...]
     result: Spec
     rows_over: tuple[str, ...]  # axes
+    groups_over: tuple[str, ...]  # axes
     sums: tuple[tuple[str, ...], ...]  # the axes of one reduction after the other
+    row_dims: tuple[int | None, ...]  # the dim of the rows in both operands and the result
 
     def __str__(self) -> str:
+        parts = {"rows": self.rows_over, "groups": self.groups_over}
+        split = ", ".join(f"{what} over {'+'.join(axes)}" for what, axes in parts.items() if axes)
         total = "".join(f", sum over {'+'.join(axes)}" for axes in self.sums)
-        return f"multiply rows over {'+'.join(self.rows_over)} in shard_map{total}"
+        return f"multiply {split} in shard_map{total}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +227,7 @@ class Store:
 
 
 Action = (
-    Constrain | BeforeLoop | StartSum | ClampStarts
+    Constrain | BeforeLoop | StartSum | StayInLoop | ClampStarts
     | Compute | Rematerialize | PickEntries | OnShards | Convolve | RaggedDot
     | PartialSums | PassSums
     | Reduce | Store

@@ -12,10 +12,19 @@ from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from shardwright import _jax
 from shardwright.errors import ShardwrightError
-from shardwright.lowering.actions import AS_IT_IS, ON_RESULTS, Actions, Constrain, Store, Unreduced
+from shardwright.lowering.actions import (
+    AS_IT_IS,
+    ON_RESULTS,
+    Actions,
+    Constrain,
+    StayInLoop,
+    Store,
+    Unreduced,
+)
 from shardwright.lowering.movement import Mover
 from shardwright.lowering.perform import Site, perform
 from shardwright.lowering.slots import Slot, all_invariant
@@ -42,7 +51,7 @@ def apply_steps(closed: Any, steps: Steps, mesh: Any, arrays: Sequence[Any]) -> 
         tie = lowering.take(OUTSIDE.tie(Tie.RETURN, i))
         if tie:
             array = lowering.operand(tie, 0, out, OUTSIDE)
-            results.append(lowering.result(tie, Slot(array)))
+            results.append(lowering.result(tie, Slot(array)).array)
         else:  # a literal; without any steps whatever is returned
             results.append(out.array if out.literal else lead(out.array, (spec,)))
     missed = steps.actions.keys() - lowering.met
@@ -67,6 +76,7 @@ class Outlet(NamedTuple):
 
     tie: Actions
     number: int  # which operand of the tie it is
+    left: list[Unreduced]  # how it has left, if it is unreduced: known when the body is traced
 
 
 class Lowering:
@@ -99,7 +109,7 @@ class Lowering:
             return [Slot(a, unreduced=s.unreduced, invariant=s.invariant) for a, s in slots]
         site = Site(eqn, place.transposed, list(operands))
         perform(self.take(place.key) or AS_IT_IS, site, self.mover)
-        return _marked(site.results, operands)
+        return _marked(site.results, site.operands)
 
     def call(self, eqn: Any, called: Any, operands: list[Slot], place: Place) -> list[Slot]:
         """The results of a call: inlined, or rebuilt if it has rules of its own."""
@@ -107,11 +117,14 @@ class Lowering:
         if name not in KEPT_CALLS:
             with _jax.name_scope(str(eqn.params.get("name", name))):
                 return enter(self, called, operands, place)
+        if self.mover.in_loop and all_invariant(operands) and self.moves_inside(place.key):
+            operands = self.mover.kept_in_loop(operands)
         results: list[Slot] = []
 
         def body(*arrays: Any) -> list[Any]:
             given = [s._replace(array=a) for s, a in zip(operands, arrays, strict=True)]
-            with self.mover.another_trace():
+            moving = [s.array for s in given if not s.invariant and not s.literal]
+            with self.mover.another_trace(_largest(moving) if self.mover.in_loop else None):
                 results.extend(enter(self, called, given, place))
             return [s.array for s in results]
 
@@ -127,6 +140,8 @@ class Lowering:
 
     def region(self, eqn: Any, borders: Borders, operands: list[Slot], place: Place) -> list[Slot]:
         """The results of a loop or branch, rebuilt with constrained bodies, or of a shard_map."""
+        if self.mover.in_loop and all_invariant(operands) and self.moves_inside(place.key):
+            operands = self.mover.kept_in_loop(operands)
         args = [s.array for s in operands]
         inlets: dict[Port, Inlet] = {}
         for entry in borders.entries:
@@ -139,7 +154,7 @@ class Lowering:
                 inlets[port] = Inlet(tie, n, outer.unreduced)
         exits = [self.take(place.tie(leaves.tie, leaves.result)) for leaves in borders.exits]
         outlets = {
-            port: Outlet(tie, n) for leaves, tie in zip(borders.exits, exits, strict=True)
+            port: Outlet(tie, n, []) for leaves, tie in zip(borders.exits, exits, strict=True)
             for n, port in enumerate(leaves.outputs)
         }  # fmt: skip
         if borders.bodies[0].partial and self.mover.mesh is not None:
@@ -155,8 +170,19 @@ class Lowering:
         results = []
         for leaves, tie, array in zip(borders.exits, exits, arrays, strict=True):
             unreduced = next((inlets[port].unreduced for port in leaves.next_trip), None)
-            results.append(Slot(self.result(tie, Slot(array, unreduced=unreduced))))
+            slot = Slot(array, unreduced=unreduced)
+            if leaves.tie is Tie.SCAN_YS:
+                slot = next((self.stacked(array, u) for u in outlets[leaves.outputs[0]].left), slot)
+            results.append(self.result(tie, slot))
         return _marked(results, operands)
+
+    def moves_inside(self, key: Key) -> bool:
+        """Whether ops of a loop, branch or call move data between devices."""
+        return any(
+            isinstance(a, StayInLoop) or (isinstance(a, Constrain) and a.sends)
+            for inner, actions in self.steps.actions.items() if inner[: len(key)] == key
+            for a in actions
+        )  # fmt: skip
 
     def body(
         self, number: int, body: Body, inlets: Mapping[Port, Inlet],
@@ -186,9 +212,12 @@ class Lowering:
             if body.consts is not None:
                 fixed = given[: body.consts]
                 given[: body.consts] = [s._replace(invariant=True) for s in fixed]
-                changes = next((s.array for s in given[body.consts :]), None)
+                changes = _largest([s.array for s in given[body.consts :]])
             with self.mover.another_trace(changes):
                 out = enter(self, body.jaxpr, given, place.body(number))
+                for slot, outlet in zip(out, exits, strict=True):
+                    if slot.unreduced and outlet:
+                        outlet.left[:] = [slot.unreduced]
                 return [
                     jax.lax.convert_element_type(s.array, v.aval.dtype) if s.literal
                     else s.array if outlet is None
@@ -215,11 +244,23 @@ class Lowering:
                 return self.mover.constrained(slot, action, transposed=place.transposed)
         return slot.array
 
-    def result(self, tie: Actions, slot: Slot) -> Any:
+    def stacked(self, array: Any, unreduced: Unreduced) -> Slot:
+        """The unreduced entries that a scan has stacked: their leading dims come first again."""
+        rank = array.ndim - len(unreduced.axes) - 1
+        stack = unreduced.in_order((None, *range(rank)))
+        moved = jnp.moveaxis(array, 0, len(unreduced.axes))
+        return Slot(self.mover.lead(moved, (stack.spec,)), unreduced=stack)
+
+    def result(self, tie: Actions, slot: Slot) -> Slot:
         """What comes out of an exit tie, where it is stored."""
         site = Site(None, False, [], [slot])
         perform([a for a in tie if isinstance(a, ON_RESULTS)], site, self.mover)
-        return site.results[0].array
+        return site.results[0]
+
+
+def _largest(arrays: Sequence[Any]) -> Any:
+    """The largest array, no counter: XLA drops from a barrier what nothing else uses."""
+    return max(arrays, key=lambda a: a.size, default=None)
 
 
 def _marked(results: Sequence[Slot], operands: Sequence[Slot]) -> list[Slot]:

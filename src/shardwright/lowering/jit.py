@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.sharding import AxisType, NamedSharding
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from shardwright import _jax
 from shardwright.errors import ShardwrightError
@@ -101,6 +101,9 @@ def _placed(leaf: Any, place: NamedSharding) -> Any:
     return leaf if there else jax.device_put(leaf, place)
 
 
+Prepare = Callable[[tuple[Any, ...], dict[str, Any]], tuple[Signature, Steps]]
+
+
 class _Ready(NamedTuple):
     """What runs calls of one form."""
 
@@ -114,18 +117,19 @@ class PlannedFunction:
     """A function that runs as its plan says. It is called, lowered and traced like a jitted one.
 
     `prepare(args, kwargs)` gives (signature, steps) for a call; both are kept per structure of
-    the arguments.
+    the arguments. `prepare_to_run` does the same, and what must be done before the first step.
     """
 
     def __init__(
         self,
         fn: Callable[..., Any],
         mesh: Any,
-        prepare: Callable[[tuple[Any, ...], dict[str, Any]], tuple[Signature, Steps]],
+        prepare: Prepare,
+        prepare_to_run: Prepare,
     ) -> None:
         self.fn = fn
         self.mesh = mesh
-        self._prepare = prepare
+        self._prepare, self._prepare_to_run = prepare, prepare_to_run
         self._ready: list[_Ready] = []
         self.__name__ = getattr(fn, "__name__", type(fn).__name__)
         self.__doc__ = getattr(fn, "__doc__", None)
@@ -144,7 +148,7 @@ class PlannedFunction:
             leaves = ready.signature.match(args, kwargs)
             if leaves is not None:
                 return ready, leaves
-        signature, steps = self._prepare(args, kwargs)
+        signature, steps = self._prepare_to_run(args, kwargs)
         jitted = flat_jit(self.fn, signature, steps, self.mesh)
         places = [sharding(self.mesh, s) for s in steps.inputs]
         explicit = _with_explicit_types(jitted, signature, steps, self.mesh)
@@ -231,12 +235,17 @@ def _with_explicit_types(jitted: Any, signature: Signature, steps: Steps, mesh: 
         with _automatic(mesh):
             return tuple(jitted(*arrays))
 
+    def typed(spec: Spec) -> PartitionSpec:
+        """What a type says of a sharding: its explicit axes."""
+        automatic = _jax.axes_of_type(jax.sharding.get_abstract_mesh(), AxisType.Auto)
+        return partition_spec(tuple(tuple(a for a in dim if a not in automatic) for dim in spec))
+
     def explicit(*arrays: Any) -> tuple[Any, ...]:
         placed = [
-            jax.sharding.reshard(a, partition_spec(spec)) if np.ndim(a) else a
+            jax.sharding.reshard(a, typed(spec)) if np.ndim(a) else a
             for a, spec in zip(arrays, steps.inputs, strict=True)
         ]
-        out = tuple(partition_spec(spec) for spec in steps.outputs)
+        out = tuple(typed(spec) for spec in steps.outputs)
         return jax.sharding.auto_axes(flat, out_sharding=out)(*placed)
 
     explicit.__name__ = signature.name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -41,6 +41,20 @@ class Mover:
             yield
         self.mesh, self._shardings = outside
 
+    @property
+    def in_loop(self) -> bool:
+        """Whether this is the body of a loop whose trips differ."""
+        return self._trip is not None
+
+    def kept_in_loop(self, slots: Sequence[Slot]) -> list[Slot]:
+        """Operands that change in every trip, as far as a compiler sees: one behind a barrier."""
+        kept = [*slots]
+        for i, slot in enumerate(slots):
+            if not slot.literal:
+                kept[i] = Slot(self._in_trip(slot.array), unreduced=slot.unreduced)
+                break
+        return kept
+
     def lead(self, array: Any, way: Way) -> Any:
         """The array led through these shardings."""
         for spec in way:
@@ -67,9 +81,13 @@ class Mover:
 
     def _here(self, held: Any, slot: Slot, transposed: bool) -> Any:
         """The array behind a barrier, so that a compiler does not hoist its collective."""
-        if slot.invariant and self._trip is not None:
-            return jax.lax.optimization_barrier((held, self._trip))[0]
+        if slot.invariant and self.in_loop:
+            return self._in_trip(held)
         return jax.lax.optimization_barrier(held) if transposed else held
+
+    def _in_trip(self, array: Any) -> Any:
+        """The array behind a barrier with something that changes in every trip."""
+        return jax.lax.optimization_barrier((array, self._trip))[0]
 
     def _made(self, slot: Slot, spec: Spec, known: dict[tuple[int, Spec], Any]) -> Any:
         """A constant subgraph computed again in this sharding; other arrays as they are."""

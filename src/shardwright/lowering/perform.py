@@ -13,11 +13,12 @@ from shardwright import _jax
 from shardwright.lowering import actions as do
 from shardwright.lowering.actions import Action, Unreduced
 from shardwright.lowering.convolution import convolve
+from shardwright.lowering.kernels import kernel_on_shards
 from shardwright.lowering.movement import Mover
 from shardwright.lowering.partial import add_up, in_first_part, over_leading, split_dims
 from shardwright.lowering.ragged import multiply
-from shardwright.lowering.shards import on_shards
-from shardwright.lowering.slots import Recipe, Slot
+from shardwright.lowering.shards import on_shards, shard_shape
+from shardwright.lowering.slots import Recipe, Slot, all_invariant
 from shardwright.lowering.workarounds import clamped_starts, scattered, sliced
 
 
@@ -44,7 +45,8 @@ def perform(actions: Sequence[Action], site: Site, mover: Mover) -> None:
 def _constrain(action: do.Constrain, site: Site, mover: Mover) -> None:
     slot = site.operands[action.operand]
     array = mover.constrained(slot, action, transposed=site.transposed)
-    site.operands[action.operand] = Slot(array)
+    stays = action.sends and mover.in_loop
+    site.operands[action.operand] = Slot(array, invariant=slot.invariant and not stays)
 
 
 def _before_loop(action: do.BeforeLoop, site: Site, mover: Mover) -> None:
@@ -56,6 +58,11 @@ def _start_sum(action: do.StartSum, site: Site, mover: Mover) -> None:
     (slot,) = site.operands
     parts = in_first_part(slot.array, action.of.sizes)
     site.operands = [Slot(mover.lead(parts, (action.of.spec,)), unreduced=action.of)]
+
+
+def _stay_in_loop(action: do.StayInLoop, site: Site, mover: Mover) -> None:
+    if mover.in_loop and all_invariant(site.operands):
+        site.operands = mover.kept_in_loop(site.operands)
 
 
 def _clamp_starts(action: do.ClampStarts, site: Site, mover: Mover) -> None:
@@ -77,10 +84,18 @@ def _pick_entries(action: do.PickEntries, site: Site, mover: Mover) -> None:
 
 
 def _on_shards(action: do.OnShards, site: Site, mover: Mover) -> None:
+    shapes = [
+        shard_shape(v.aval.shape, spec, mover.mesh)
+        for v, spec in zip(site.eqn.outvars, action.results, strict=True)
+    ]
+
     def local(*shards: Any) -> list[Any]:
         kernel = site.eqn.primitive.name == "pallas_call"
-        changes = _jax.kernel_on_shards(site.eqn, list(shards)) if kernel else {}
-        return _jax.bind(site.eqn, list(shards), **changes)
+        changes = kernel_on_shards(site.eqn, shards, shapes) if kernel else {}
+        results = _jax.bind(site.eqn, list(shards), **changes)
+        for axes in action.sums:
+            results = jax.lax.psum(results, axes)
+        return results
 
     whole = on_shards(local, mover.mesh, action.operands, list(action.results))
     site.results = [Slot(a) for a in whole(*site.arrays)]
@@ -172,7 +187,8 @@ def _store(action: do.Store, site: Site, mover: Mover) -> None:
 
 _PERFORM: dict[type, Callable[[Any, Site, Mover], None]] = {
     do.Constrain: _constrain, do.BeforeLoop: _before_loop, do.StartSum: _start_sum,
-    do.ClampStarts: _clamp_starts, do.Compute: _compute, do.Rematerialize: _rematerialize,
+    do.StayInLoop: _stay_in_loop, do.ClampStarts: _clamp_starts, do.Compute: _compute,
+    do.Rematerialize: _rematerialize,
     do.PickEntries: _pick_entries, do.OnShards: _on_shards, do.Convolve: _convolve,
     do.RaggedDot: _ragged_dot,
     do.PartialSums: _partial_sums, do.PassSums: _pass_sums, do.Reduce: _reduce, do.Store: _store,

@@ -1,4 +1,4 @@
-"""Ragged dots in parts: each device multiplies its rows, of whichever groups they are."""
+"""Grouped dots in shards: each device multiplies its rows by the weights of its groups."""
 
 from __future__ import annotations
 
@@ -9,43 +9,55 @@ import jax.numpy as jnp
 
 from shardwright import _jax
 from shardwright.lowering.actions import RaggedDot
-from shardwright.lowering.shards import on_shards
+from shardwright.lowering.shards import on_shards, partial_axes
 from shardwright.lowering.specs import spec_of
 from shardwright.program.types import Op
 from shardwright.spmd.follow import split_by
 from shardwright.spmd.ir import Partitioned
 
+# Ops, and the dim of the rows in their first operand; None: the parameters say.
+GROUPED = {"ragged_dot_general": None, "megablox_gmm": 0, "megablox_tgmm": 1}
+
 
 def ragged_dot(given: Partitioned, op: Op) -> RaggedDot | None:
-    """How a ragged dot is computed in shards; None unless its rows are split."""
+    """How a grouped dot is computed in shards; None unless its rows or its groups are split."""
     number = int(given.classes.of_op[op.index])
     op_class, choice = given.classes.table[number], given.choices[number]
     names = tuple(name for name, _ in given.axes)
-    rows = op.rule.operands[0][_ragged_dim(op.eqn)]
-    over = tuple(names[a] for f in rows for a in split_by(op_class, choice.claims, f))
-    if not over:
+    known = GROUPED[op.name]
+    rows = op.rule.operands[0][_ragged_dim(op.eqn) if known is None else known]
+    lhs, rhs, result = op.rule.operands[0], op.rule.operands[1], op.rule.results[0]
+    groups = (rhs if rows not in rhs else result)[_group_dim(op)]
+
+    def over(factors: tuple[int, ...]) -> tuple[str, ...]:
+        return tuple(names[a] for f in factors for a in split_by(op_class, choice.claims, f))
+
+    if not over(rows) and not over(groups):
         return None
     placed = zip(op_class.slots, (*choice.needs, *choice.produced), strict=True)
-    *operands, result = [
+    *operands, produced = [
         spec_of(slot.layout, placement, len(dims), names)
         for (slot, placement), dims in zip(placed, op.rule.slots, strict=True)
     ]
-    sums: dict[int, list[str]] = {}  # as follow.py counts them: one reduction per dim
-    for axis in choice.partial:
-        sums.setdefault(choice.claims[axis], []).append(names[axis])
-    return RaggedDot(tuple(operands), result, over, tuple(map(tuple, sums.values())))
+    return RaggedDot(
+        tuple(operands), produced, over(rows), over(groups), partial_axes(choice, names),
+        tuple(dims.index(rows) if rows in dims else None for dims in (lhs, rhs, result)),
+    )  # fmt: skip
 
 
 def multiply(eqn: Any, args: list[Any], how: RaggedDot, mesh: Any) -> Any:
-    """The result of a ragged dot, computed in parts."""
-    dim = _ragged_dim(eqn)
+    """The result of a grouped dot, computed in shards."""
+    total = args[2].shape[-1]
 
     def local(lhs: Any, rhs: Any, sizes: Any) -> Any:
-        rows = lhs.shape[dim]
-        first = jax.lax.axis_index(how.rows_over).astype(sizes.dtype) * rows
-        ends = jnp.cumsum(sizes, axis=-1, dtype=sizes.dtype)
-        here = [jnp.clip(edge, first, first + rows) for edge in (ends - sizes, ends)]
-        (out,) = _jax.bind(eqn, [lhs, rhs, here[1] - here[0]])  # the rows of each group that I have
+        sizes = _of_my_rows(lhs.shape[how.row_dims[0]], sizes, how.rows_over)
+        devices = jax.lax.axis_size(how.groups_over) if how.groups_over else 1
+        first = jax.lax.axis_index(how.groups_over) * (total // devices) if how.groups_over else 0
+        if _jax.library_call(eqn):
+            first = jnp.asarray(first, jnp.int32)
+            out = _jax.megablox(eqn.params, (lhs, rhs, sizes), total // devices, first)
+        else:
+            out = _of_my_groups(eqn, lhs, rhs, sizes, total // devices, first, how)
         for axes in how.sums:
             out = jax.lax.psum(out, axes)
         return out
@@ -53,7 +65,41 @@ def multiply(eqn: Any, args: list[Any], how: RaggedDot, mesh: Any) -> Any:
     return on_shards(local, mesh, how.operands, how.result)(*args)
 
 
+def _of_my_rows(rows: int, sizes: Any, over: tuple[str, ...]) -> Any:
+    """How many of the rows here are of each group."""
+    if not over:
+        return sizes
+    first = jax.lax.axis_index(over).astype(sizes.dtype) * rows
+    ends = jnp.cumsum(sizes, axis=-1, dtype=sizes.dtype)
+    start, end = (jnp.clip(edge, first, first + rows) for edge in (ends - sizes, ends))
+    return end - start
+
+
+def _of_my_groups(
+    eqn: Any, lhs: Any, rhs: Any, sizes: Any, count: int, first: Any, how: RaggedDot
+) -> Any:
+    """A ragged dot of the groups from `first` on: their rows are brought to the front."""
+    if not how.groups_over:
+        return _jax.bind(eqn, [lhs, rhs, sizes])[0]
+    start = jnp.sum(jnp.where(jnp.arange(sizes.shape[0]) < first, sizes, 0))
+    mine = jax.lax.dynamic_slice_in_dim(sizes, first, count)
+    in_lhs, in_rhs, in_result = how.row_dims
+    lhs = jnp.roll(lhs, -start, in_lhs)
+    if in_rhs is not None:
+        rhs = jnp.roll(rhs, -start, in_rhs)
+    (out,) = _jax.bind(eqn, [lhs, rhs, mine])  # rows behind the last group are zero
+    return out if in_result is None else jnp.roll(out, start, in_result)
+
+
 def _ragged_dim(eqn: Any) -> int:
     """The dim of the rows in the first operand."""
     (dim,) = eqn.params["ragged_dot_dimension_numbers"].lhs_ragged_dimensions
     return int(dim)
+
+
+def _group_dim(op: Op) -> int:
+    """The dim of the groups in the weights, or in the result of which each group has its own."""
+    if op.name != "ragged_dot_general":
+        return 0
+    groups = op.eqn.params["ragged_dot_dimension_numbers"].rhs_group_dimensions
+    return int(groups[0]) if groups else 0

@@ -11,7 +11,7 @@ from shardwright.spmd.follow import Choice
 from shardwright.spmd.ir import Partitioned, reduction_of
 from shardwright.spmd.moves import REDUCE_SCATTER
 from shardwright.spmd.opclass import OpClass, adds_entries
-from shardwright.spmd.sums import Leaf, find_sums
+from shardwright.spmd.sums import Leaf, find_sums, path
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,20 +24,17 @@ class Deferred:
 
 def find_deferred(given: Partitioned) -> Deferred:
     """The sums that are reduced after their additions, or after their loops."""
-    program, uses, deferred = given.program, given.program.uses(), Deferred()
+    program, deferred = given.program, Deferred()
     for one in find_sums(program):
         once = reduction_of(given, one)
         if once is None:
             continue
+        hoist = one.hoist if once.after_loop else None
         for leaf in one.leaves:
-            value = program.ops[leaf.op].results[0]
-            while value != one.value:
-                deferred.values.add(value)
-                (use,) = uses[value]
-                (value,) = program.ops[use].results
-        if once.after_loop and one.loop is not None:
-            deferred.values.update((one.value, *program.ops[one.loop.init].results))
-            deferred.loops[one.loop.init] = one.leaves[0]
+            deferred.values.update(path(program, leaf.op, (hoist or one).value))
+        if hoist:
+            deferred.values.update((hoist.value, *program.ops[hoist.loop.init].results))
+            deferred.loops[hoist.loop.init] = one.leaves[0]._replace(order=hoist.orders[0])
     return deferred
 
 

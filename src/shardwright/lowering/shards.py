@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 import jax
 
 from shardwright import _jax
 from shardwright.lowering.specs import Spec, partition_spec
+from shardwright.spmd.follow import Choice
 
 
 def on_shards(
@@ -20,3 +22,18 @@ def on_shards(
         fn, mesh=mesh, in_specs=tuple(map(partition_spec, operands)), out_specs=out,
         check_vma=False, axis_names=_jax.automatic_axes(mesh),
     )  # fmt: skip
+
+
+def shard_shape(shape: tuple[int, ...], spec: Spec, mesh: Any) -> tuple[int, ...]:
+    """The shape of one device's shard of an array."""
+    return tuple(
+        n // prod(mesh.shape[a] for a in axes) for n, axes in zip(shape, spec, strict=True)
+    )
+
+
+def partial_axes(choice: Choice, names: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+    """The axes over which results are partial: one reduction per dim, as follow.py counts them."""
+    sums: dict[int, list[str]] = {}
+    for axis in choice.partial:
+        sums.setdefault(choice.claims[axis], []).append(names[axis])
+    return tuple(map(tuple, sums.values()))

@@ -10,16 +10,16 @@ from shardwright.cost.model import CostModel, partitioned
 from shardwright.lowering import actions as do
 from shardwright.lowering.actions import Action, Actions
 from shardwright.lowering.convolution import convolution
-from shardwright.lowering.ragged import ragged_dot
+from shardwright.lowering.ragged import GROUPED, ragged_dot
 from shardwright.lowering.reductions import Deferred, find_deferred, partial_sums
+from shardwright.lowering.shards import partial_axes
 from shardwright.lowering.specs import Shardings, Spec, Way
 from shardwright.lowering.workarounds import WORKAROUNDS, picked_dims
 from shardwright.program.fingerprint import argument_types
 from shardwright.program.interpret import Key
 from shardwright.program.printing import format_call
 from shardwright.program.ties import CONSTS, ENTRIES, EXITS, INITS
-from shardwright.program.types import LITERAL, Op, Program
-from shardwright.rules.pallas import read_from_grid
+from shardwright.program.types import LITERAL, TOP, Op, Program
 from shardwright.spmd.decisions import Decisions
 from shardwright.spmd.follow import Choice
 from shardwright.spmd.ir import Partitioned
@@ -97,6 +97,9 @@ def _actions(given: _Given, op: Op) -> Iterator[Action]:
         return
     unreduced = not given.deferred.values.isdisjoint(op.operands)
     if not op.tie:
+        reduced_later = not given.deferred.values.isdisjoint(op.results)
+        if op.region != TOP and not reduced_later and _moves_results(given.choice(op)):
+            yield do.StayInLoop()
         if op.name in WORKAROUNDS["merged starts"].primitives:
             yield do.ClampStarts()
         computing = _pass_sums(op) if unreduced else _compute(given, op, ways)
@@ -106,6 +109,12 @@ def _actions(given: _Given, op: Op) -> Iterator[Action]:
         yield from (do.Store(i, way) for i, way in enumerate(ways))
     elif op.results[0] not in given.deferred.values:
         yield do.Reduce(ways[0][-1])
+
+
+def _moves_results(choice: Choice) -> bool:
+    """Whether computing an op, or storing its results, moves data between devices."""
+    moves = (*choice.exchanges, *(m for route in choice.result_moves for m in route))
+    return bool(choice.partial) or any(m.kind != SLICE for m in moves)
 
 
 def _constrain(given: _Given, op: Op) -> Iterator[do.Constrain]:
@@ -149,17 +158,19 @@ def _result_ways(given: _Given, op: Op) -> list[Way]:
 
 def _compute(given: _Given, op: Op, ways: list[Way]) -> Action:
     """How the op itself is computed."""
-    sums = partial_sums(given.partitioned, op, ways[0], given.deferred) if ways else None
-    if sums:
-        return sums
+    deferred = partial_sums(given.partitioned, op, ways[0], given.deferred) if ways else None
+    if deferred:
+        return deferred
     if op.name in WORKAROUNDS["gathers what is in place"].primitives:
         return do.OnShards(_reads(given, op), tuple(way[0] for way in ways))
     if op.name in WORKAROUNDS["convolutions"].primitives:
         return convolution(given.partitioned, op) or do.Compute()
     split = any(c != REPLICATED for c in given.choice(op).claims)
-    if op.name == "pallas_call" and split and read_from_grid(op.eqn.params):
-        return do.OnShards(_reads(given, op), tuple(way[0] for way in ways))
-    if op.name == "ragged_dot_general":  # no compiler knows where a group begins
+    if split and (op.name == "pallas_call" or op.rule.kernel):  # compilers cannot split it
+        names = tuple(name for name, _ in given.partitioned.axes)
+        sums = partial_axes(given.choice(op), names)
+        return do.OnShards(_reads(given, op), tuple(way[0] for way in ways), sums)
+    if op.name in GROUPED:  # no compiler knows where a group begins
         return ragged_dot(given.partitioned, op) or do.Compute()
     if op.name in WORKAROUNDS["entry held alone"].primitives:
         dims = picked_dims(given.partitioned, op, _reads(given, op)[0])

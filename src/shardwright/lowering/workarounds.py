@@ -63,8 +63,9 @@ WORKAROUNDS = {
     ),
     "gathers before the loop": Workaround(
         "jaxlib 0.10.2",
-        "on CPUs gathers once, before a loop, what every trip needs, and keeps the copy",
-        "a barrier with a value of the trip: Mover.constrained",
+        "on CPUs gathers once, before a loop, what every trip needs, and keeps the copy; and"
+        " computes there what is the same in every trip, with what it moves",
+        "a barrier with a value of the trip: Mover.constrained, StayInLoop",
     ),
     "scattered dim must lead": Workaround(
         "libtpu 0.0.51",

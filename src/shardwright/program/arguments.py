@@ -43,6 +43,8 @@ class Signature:
     static_argnames: tuple[str, ...]
     donated_argnums: tuple[int, ...]
     mesh: Any = field(default_factory=jax.sharding.get_abstract_mesh)  # set around the function
+    rules: frameworks.Rules = field(default_factory=frameworks.logical_rules)  # likewise
+    named: tuple[str, ...] = ()  # axes that Flax's boxes around arguments name
     filtered: bool = False  # whether all that is no array is static, as under eqx.filter_jit
     tie: bool = False  # whether a result that is the next step's argument is stored like it
     planned: Any = None  # abstract mesh of the plan, for functions that name axes of no mesh
@@ -218,7 +220,7 @@ def _own_numbers(argnums: Sequence[int], count: int) -> set[int]:
     return {n % count for n in argnums if -count <= n < count}
 
 
-def _name(fn: Any) -> str:
+def function_name(fn: Any) -> str:
     """The name of a function; of a partial, that of the function inside."""
     while isinstance(fn, functools.partial):
         fn = fn.func
@@ -254,7 +256,7 @@ def asks_which(public: F) -> F:
     def checked(fn: Any, /, *args: Any, **given: Any) -> Any:
         both = sorted(options & given.keys() & _open_parameters(fn, args))
         if both:
-            what, name = public.__name__, _name(fn)
+            what, name = public.__name__, function_name(fn)
             raise ShardwrightError(
                 f"{both[0]}= is an option of {what}() and a parameter of {name}: which is meant?",
                 try_=f"functools.partial({name}, {both[0]}=...) for the function's own (an array:"
@@ -298,7 +300,7 @@ def sign(
 ) -> Signature:
     """The signature of one call; `mesh` is the abstract mesh it is planned for."""
     check_callable(fn)
-    name, count = _name(fn), len(args)
+    name, count = function_name(fn), len(args)
     _check_call(fn, name, args, kwargs)
     own_static, own_static_names, own_donated = _jax.jit_options(frameworks.jitted(fn))
     given = _numbers("static_argnums", static_argnums, count)
@@ -324,11 +326,17 @@ def sign(
         if not used:
             rest.append(leaf)
             continue
-        weak.append(is_weak(leaf))
         paths.append(_path_text(names, path))
+        if hasattr(leaf, "__jax_array__"):  # JAX takes no such arguments
+            kind, written = type(leaf).__name__, paths[-1]
+            raise ShardwrightError(
+                f"{written} is a {kind}, which stands for an array and is none",
+                try_=f"pass its array: {written}.value, say",
+            )
+        weak.append(is_weak(leaf))
         gone.append(which.idx in donated if side.idx == 0 else which.key in donated_names)
     return Signature(
         name, tuple(names), tuple(paths), tuple(weak), tuple(gone), tree, tuple(is_input),
         tuple(rest), static, own_static_names, tuple(sorted(donated)), planned=mesh,
-        tie=tie, filtered=frameworks.is_filtered(fn),
+        tie=tie, filtered=frameworks.is_filtered(fn), named=frameworks.named_axes(call),
     )  # fmt: skip

@@ -20,11 +20,12 @@ from shardwright.program.interpret import (
     Place,
     enter,
     interpret,
+    op_name,
 )  # fmt: skip
 from shardwright.program.pins import shard_map_pins, user_pins
 from shardwright.program.regions import Borders, Split
-from shardwright.program.rule_cache import RuleCache
-from shardwright.program.ties import Tie
+from shardwright.program.rule_cache import NO_CONSTANTS, RuleCache
+from shardwright.program.ties import CONSTS, MANUAL, Tie
 from shardwright.program.types import (
     LITERAL,
     NO_CALL,
@@ -110,14 +111,29 @@ class Builder:
                 self.consts[id(a)] = (a, self.new_value(jax.typeof(a)))
         return [self.consts[id(a)][1] for a in arrays]
 
+    def arrays(self, operands: Sequence[int]) -> dict[int, Any]:
+        """{operand: array} of those that the function closes over, through loops and shard_maps."""
+        of_value = {value: array for array, value in self.consts.values()}
+        out = {}
+        for i, v in enumerate(operands):
+            while v != LITERAL and v not in of_value and self.values[v].op != NO_OP:
+                op = self.ops[self.values[v].op]
+                if op.tie not in (*CONSTS, *MANUAL):
+                    break
+                v = op.operands[0]
+            if v in of_value and of_value[v].shape == self.values[operands[i]].shape:
+                out[i] = of_value[v]
+        return out
+
     def op(self, eqn: Any, operands: list[int], place: Place) -> list[int]:
         """Appends the op of one equation."""
         if eqn.primitive.name in VIEWS:
             return operands
         index = len(self.ops)
         results = [self.new_value(v.aval, index) for v in eqn.outvars]
-        rule = self.known.rule(eqn)
-        self.append(place.key, eqn.primitive.name, operands, results, rule, eqn, place)
+        kernel = eqn.primitive.name == "pallas_call"
+        rule = self.known.rule(eqn, self.arrays(operands) if kernel else NO_CONSTANTS)
+        self.append(place.key, op_name(eqn), operands, results, rule, eqn, place)
         self.pins += user_pins(eqn, results, transposed=place.transposed)
         return results
 

@@ -1,12 +1,15 @@
 """Whether two programs are the same: by a fingerprint in a file, or op by op in one process.
 
 A plan file's fingerprint covers what decisions depend on: ops, rules, wiring, arguments. Steps of
-a plan that is about to run are tied to more: keys, types, windows, regions, pins.
+a plan that is about to run are tied to more: keys, types, windows, regions, pins. The content of a
+program is all that a plan, or what is said of one, can depend on: the user's lines too.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -28,6 +31,52 @@ def fingerprint(program: Program) -> str:
     for lines in (argument_types(program), result_types(program)):
         digest.update(repr(sorted(lines.items())).encode())
     return digest.hexdigest()
+
+
+def content(program: Program, *, lines: bool = True) -> str:
+    """A hash of all that a plan of this program can depend on; the same in every process.
+
+    Without `lines`, what a plan only tells (the user's lines, the function's name) may differ.
+    """
+    digest = hashlib.blake2b(digest_size=20)
+    for part in _parts(program, lines):
+        digest.update(_ADDRESS.sub("", f"{part!r};").encode())
+    return digest.hexdigest()
+
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # in the text of a function among an op's parameters
+
+
+def _parts(program: Program, lines: bool) -> Iterator[Any]:
+    rules: dict[int, int] = {}  # ops share rules: each is told once, then named
+    for op in program.ops:
+        if id(op.rule) not in rules:
+            rules[id(op.rule)] = len(rules)
+            yield op.rule
+        own = op.eqn is not None and not op.tie and not op.is_region  # bodies are ops themselves
+        yield (
+            *_wiring(op), op.transposed, rules[id(op.rule)], str(op.source) if lines else None,
+            [format_type(program.values[v].type) for v in op.results],
+            _told(op.eqn.params) if own else None,
+        )  # fmt: skip
+    signature = program.signature
+    yield argument_types(program), result_types(program), program.regions
+    yield [format_type(program.values[v].type) for v in program.consts]
+    yield program.inputs, program.consts, program.outputs, sorted(program.donated)
+    yield sorted(program.aliases.items()), sorted(program.updates.items())
+    yield [(pin.value, pin.sharding, pin.by) for pin in program.pins]
+    yield (
+        signature.name if lines else "", signature.arguments, signature.weak,
+        signature.static_argnums, signature.donated_argnums, signature.tie,
+    )  # fmt: skip
+
+
+def _told(params: dict[str, Any]) -> dict[str, Any]:
+    """Parameters of an op whose text is the same in every process: that of a set is not."""
+    return {
+        name: sorted(map(repr, item)) if isinstance(item, set | frozenset) else item
+        for name, item in params.items()
+    }
 
 
 def argument_types(program: Program) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What Flax and Equinox add to pytrees: objects updated in place, boxes, leaves that are no data.
+"""What Flax, Equinox and Keras add to pytrees: objects updated in place, boxes, leaves not data.
 
 Modules, optimisers and RNG streams of flax.nnx are references: a step changes them and returns the
 loss alone. At the border of a program they are split into a graph and its arrays, inside it they
@@ -7,7 +7,9 @@ the same functions.
 
 Modules of Equinox are pytrees, and what is no array in them is static, as under eqx.filter_jit.
 
-Neither is imported here: who passes its objects has imported it.
+Models of Keras are no arguments: their state is passed and returned by `stateless_call`.
+
+None of them is imported here: who passes its objects has imported it.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from shardwright.program.leaves import is_array
 
 TAG = "shardwright"  # of the update contexts of nnx that are opened here
 KeyPath = tuple[Any, ...]
+Rules = tuple[Any, ...]  # (logical axis, axis of a mesh, or several, or None)
 
 
 @dataclass(frozen=True)
@@ -168,6 +171,37 @@ def data_leaves(tree: Any, *, filtered: bool = False) -> list[bool]:
         for node in jax.tree.leaves(tree, is_leaf=is_module)
         for leaf in jax.tree.leaves(node)
     ]
+
+
+def keras_variables(thing: Any) -> dict[str, Any]:
+    """{path: array} of the variables of a model, layer, optimiser or metric of Keras, or of one."""
+    if not any(c.__module__.startswith("keras.") for c in type(thing).__mro__):
+        return {}
+    one = isinstance(thing, sys.modules["keras"].Variable)
+    variables = [thing] if one else getattr(thing, "variables", ())
+    return {v.path: v.value for v in variables}
+
+
+def logical_rules() -> Rules:
+    """Flax's rules from logical axes to those of a mesh that are set around."""
+    spmd = sys.modules.get("flax.core.spmd")
+    return () if spmd is None else tuple(spmd.get_logical_axis_rules())
+
+
+def under_rules(rules: Rules) -> contextlib.AbstractContextManager[Any]:
+    """A context in which these rules are set."""
+    if not rules:
+        return contextlib.nullcontext()
+    context: contextlib.AbstractContextManager[Any]
+    context = sys.modules["flax.core.spmd"].logical_axis_rules(rules)
+    return context
+
+
+def named_axes(tree: Any) -> tuple[str, ...]:
+    """The axes, logical or of a mesh, that boxes of Flax around arrays name."""
+    boxes = (x for x in jax.tree.leaves(tree, is_leaf=_is_box) if _is_box(x))
+    names = (n for box in boxes for n in getattr(box, "names", None) or () if isinstance(n, str))
+    return tuple(dict.fromkeys(names))
 
 
 def split_paths(tree: Any, arrays: Any) -> Iterator[KeyPath]:

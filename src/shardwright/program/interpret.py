@@ -39,6 +39,11 @@ CUSTOM = ("custom_jvp_call", "custom_vjp_call", "custom_vmap_call")
 VIEWS = ("pvary",)
 
 
+def op_name(eqn: Any) -> str:
+    """What an equation that is an op computes: a primitive, or a function of a library."""
+    return _jax.library_call(eqn) or str(eqn.primitive.name)
+
+
 class Place(NamedTuple):
     """Where an equation stands."""
 
@@ -92,7 +97,9 @@ def interpret(
         name = eqn.primitive.name
         transposed = backward or _jax.is_transposed(eqn.source_info.name_stack)
         place = Place((*key, number), transposed, caller)
-        if name in CALLS and CALLS[name] in eqn.params:
+        if _jax.library_call(eqn):
+            results = handlers.op(eqn, operands, place)
+        elif name in CALLS and CALLS[name] in eqn.params:
             called = eqn.params[CALLS[name]]
             by_jax = _jax.written_by_jax(_jax.open_jaxpr(called)[0])
             results = handlers.call(eqn, called, operands, place.within(eqn, by_jax))

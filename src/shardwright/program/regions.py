@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from shardwright import _jax
 from shardwright.program.ties import Kind, Tie
 
-# A while loop does not say how often it runs; costs count it this many times.
+# Most while loops do not say how often they run; costs count those this many times.
 ESTIMATED_TRIPS = 16
 
 
@@ -106,11 +109,31 @@ def _while(eqn: Any) -> Borders:
         Exit(Tie.WHILE_CARRY, i, (Port(1, i),), (Port(1, count + i), Port(0, first + i)))
         for i in carries
     )
+    trips = _counted_trips(eqn)
     bodies = (
-        Body("while_cond", eqn.params["cond_jaxpr"], ESTIMATED_TRIPS),
-        Body("while", eqn.params["body_jaxpr"], ESTIMATED_TRIPS, count),
+        Body("while_cond", eqn.params["cond_jaxpr"], trips),
+        Body("while", eqn.params["body_jaxpr"], trips, count),
     )
     return Borders(bodies, tuple(entries), tuple(exits), parameters=("cond_jaxpr", "body_jaxpr"))
+
+
+def _counted_trips(eqn: Any) -> int:
+    """The trips of a loop that counts up from a literal to below a literal; else an estimate."""
+    cond, _ = _jax.open_jaxpr(eqn.params["cond_jaxpr"])
+    body, _ = _jax.open_jaxpr(eqn.params["body_jaxpr"])
+    carries = cond.invars[eqn.params["cond_nconsts"] :]
+    test = next((e for e in cond.eqns if e.outvars[0] is cond.outvars[0]), None)
+    if test is None or test.primitive.name != "lt" or test.invars[0] not in carries:
+        return ESTIMATED_TRIPS
+    at = carries.index(test.invars[0]) - len(carries)
+    add = next((e for e in body.eqns if e.outvars[0] is body.outvars[at]), None)
+    if add is None or add.primitive.name != "add" or add.invars[0] is not body.invars[at]:
+        return ESTIMATED_TRIPS
+    numbers = [eqn.invars[at], test.invars[1], add.invars[1]]
+    if any(type(n) is not _jax.Literal or np.result_type(n.val).kind not in "iu" for n in numbers):
+        return ESTIMATED_TRIPS
+    start, stop, step = (int(n.val) for n in numbers)
+    return max(0, math.ceil((stop - start) / step)) if step > 0 else ESTIMATED_TRIPS
 
 
 def _cond(eqn: Any) -> Borders:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from shardwright.program.interpret import op_name
 from shardwright.program.regions import Split
 from shardwright.program.ties import CARRIES, Tie
 from shardwright.rules.registry import lookup
 from shardwright.rules.rule import NOTHING, OpShape, Rule, TensorShape, einsum
+
+NO_CONSTANTS: Mapping[int, Any] = {}
 
 
 class RuleCache:
@@ -29,12 +32,13 @@ class RuleCache:
             type_ = self._types[key] = TensorShape(tuple(shape), dtype or np.dtype(np.float32))
         return type_
 
-    def rule(self, eqn: Any) -> Rule:
-        """The rule of an op: that of all ops with its shapes and parameters."""
-        name = eqn.primitive.name
+    def rule(self, eqn: Any, constants: Mapping[int, Any] = NO_CONSTANTS) -> Rule:
+        """The rule of an op: that of all ops with its shapes, parameters and known operands."""
+        name = op_name(eqn)
         types = tuple([(v.aval.shape, v.aval.dtype) for v in eqn.invars])
         try:
-            key = (name, types, tuple(eqn.params.items()))
+            known = tuple((i, id(array)) for i, array in constants.items())
+            key = (name, types, tuple(eqn.params.items()), known)
             rule = self._rules.get(key)
         except (TypeError, AttributeError):  # unhashable parameters, tokens
             key, rule = None, None
@@ -44,6 +48,7 @@ class RuleCache:
                 tuple(self.type_of(v.aval) for v in eqn.invars),
                 tuple(self.type_of(v.aval) for v in eqn.outvars),
                 eqn.params,
+                constants,
             )
             rule = lookup(shape)
             if key is not None:

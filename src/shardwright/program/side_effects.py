@@ -16,7 +16,7 @@ from typing import Any
 import jax
 
 from shardwright.errors import ShardwrightError
-from shardwright.program.frameworks import leaf_paths
+from shardwright.program.frameworks import keras_variables, leaf_paths
 
 Held = dict[str, Any]  # {place: leaf}
 
@@ -42,6 +42,7 @@ def held_outside(fn: Callable[..., Any]) -> Held:
     for name, thing in _around(fn):
         if isinstance(thing, ModuleType | type) or inspect.isroutine(thing):
             continue
+        held |= {f"{name} ({path})": a for path, a in keras_variables(thing).items()}
         fields = vars(thing) if hasattr(thing, "__dict__") else {}
         try:
             held |= {f"{name}{place}": leaf for place, leaf in held_in(thing).items()}
@@ -75,6 +76,13 @@ def _around(fn: Any) -> Iterator[tuple[str, Any]]:
 def check_held(name: str, before: Held, now: Held) -> None:
     """Raises if an array outside the function has become a traced value."""
     for place in changes(before, now):
+        if place in before and place.endswith(")"):
+            raise ShardwrightError(
+                f"{name} changes the Keras variable of {place} while it is traced: compiled code"
+                " would not, and it now holds a value that does not exist",
+                try_="pass the variables' values and return new ones: model.stateless_call(...),"
+                " optimizer.stateless_apply(...); and make it again: this trace has spoilt it",
+            )
         if place in before:
             raise ShardwrightError(
                 f"{name} replaces {place} while it is traced: compiled code would not, and {place}"

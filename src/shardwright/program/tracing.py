@@ -11,6 +11,7 @@ import jax
 from shardwright import _jax
 from shardwright.errors import ShardwrightError
 from shardwright.mesh import Mesh
+from shardwright.program import frameworks
 from shardwright.program.arguments import Signature, asks_which, sign
 from shardwright.program.build import build
 from shardwright.program.side_effects import (
@@ -72,9 +73,14 @@ def trace_jaxpr(fn: Callable[..., Any], signature: Signature, leaves: Sequence[A
     held = held_outside(fn)
     types = [_jax.bare(a, weak) for a, weak in zip(leaves, signature.weak, strict=True)]
     failures: list[Exception] = []
-    for mesh in _meshes_around(signature):
+    meshes = _meshes_around(signature)
+    while meshes:
+        mesh = meshes.pop(0)
         try:
-            with jax.sharding.use_abstract_mesh(mesh):
+            with (
+                jax.sharding.use_abstract_mesh(mesh),
+                frameworks.under_rules(signature.rules),
+            ):
                 traced = _jax.trace(jax.jit(flat), tuple(types), {})
                 check_held(signature.name, held, held_outside(fn))
                 if len(traced.jaxpr.jaxpr.invars) > len(types):
@@ -84,7 +90,11 @@ def trace_jaxpr(fn: Callable[..., Any], signature: Signature, leaves: Sequence[A
         except ShardwrightError:
             raise
         except Exception as error:  # the user's function may raise anything
-            failures.append(error)
+            axis = _jax.missing_axis(error)
+            if axis and signature.mesh.empty and axis not in mesh.axis_names:
+                meshes.insert(0, _jax.with_axis(mesh, axis))  # the plan notes that it has none
+            else:
+                failures.append(error)
     failed = next((e for e in failures if not _jax.wants_another_mesh(e)), failures[-1])
     try_ = "call it under jax.make_jaxpr with the same arguments to see the full traceback"
     if _jax.wants_another_mesh(failed) and signature.mesh.empty:
@@ -133,12 +143,15 @@ def _meshes_around(signature: Signature) -> list[Any]:
 
     The user's own comes first, and alone if there is one: its axes are automatic unless the
     function cannot do without explicit ones. Without one, a function that names axes is traced
-    under the mesh of the plan.
+    under the mesh of the plan; where Flax knows of axes, at once: it drops them without a mesh.
     """
     around, planned = signature.mesh, signature.planned
     if not around.empty:
         return list(dict.fromkeys((_jax.automatic(around), around)))
-    return [around] if planned is None else [around, planned, _jax.explicit(planned)]
+    if planned is None:
+        return [around]
+    first = [planned, around] if signature.rules or signature.named else [around, planned]
+    return [*first, _jax.explicit(planned)]
 
 
 def _user_line(error: BaseException | None) -> str | None:

@@ -4,38 +4,50 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from shardwright import _jax
 from shardwright._version import __version__
 from shardwright.analysis.labels import any_index
 from shardwright.analysis.table import human_bytes
 from shardwright.cost.breakdown import peak_breakdown
 from shardwright.cost.model import CostModel, model_collectives, partitioned
-from shardwright.lowering.specs import Spec, border_specs
+from shardwright.cost.timeline import KINDS, Timeline, find_timeline, value_kinds
+from shardwright.lowering.specs import Shardings, Spec, border_specs
 from shardwright.program.fingerprint import argument_types, fingerprint, result_types
-from shardwright.program.types import Program
+from shardwright.program.types import NO_OP, Program, format_type
+from shardwright.record.opaque import opaque_notes
 from shardwright.record.types import (
+    ArgumentKind,
+    ArrayRow,
     Asked,
     Call,
     Claim,
     GroupRow,
+    Improvement,
     MeshRow,
     Override,
     PlanRecord,
     Replicated,
     SearchRow,
 )  # fmt: skip
+from shardwright.rules.rule import MATRIX
 from shardwright.search import Found
 from shardwright.search.meshes import Shape
-from shardwright.search.roles import group_roles
+from shardwright.search.roles import find_roles, group_roles
+from shardwright.search.tactics import Context, query_bits
 from shardwright.spmd.decisions import Decisions
-from shardwright.spmd.ir import Collective
+from shardwright.spmd.ir import Collective, reduction_of
+from shardwright.spmd.layout import REPLICATED
+from shardwright.spmd.sums import find_sums
+from shardwright.spmd.weights import region_weights
 
 # Rows that a record keeps: enough for every view, whatever the size of the program.
 BUFFERS, SIZES, DIMS, NAMES, LARGEST = 24, 4, 12, 8, 32
+SPANS, ARRAYS, LOOKED_AT = 300, 40, 2000  # of the timeline; intermediates, of the largest values
 LARGE = 1e-3  # of all argument bytes: smaller arguments are not listed as replicated
 
 
@@ -47,10 +59,14 @@ def build_record(
     program, analysis, decisions = model.analysis.program, model.analysis, found.decisions
     specs, result_specs = specs_of(model, decisions)
     breakdown, roles = peak_breakdown(model, decisions), group_roles(analysis)
+    context = Context(model, find_roles(analysis))
     labels = [g.label for g in analysis.all_groups]
+    moved = model_collectives(model, decisions)
+    collectives = _merged(moved)
     return PlanRecord(
         shardwright=__version__, program=program.name, fingerprint=fingerprint(program),
-        ops=len(program.ops), call=call_of(program), arguments=argument_types(program),
+        ops=len(program.ops), matrix_flops=matrix_flops(program), call=call_of(program),
+        arguments=argument_types(program), kinds=kinds_of(model),
         weakly_typed=tuple(
             path for path, weak in zip(specs, program.signature.weak, strict=True) if weak
         ),
@@ -61,12 +77,15 @@ def build_record(
             for axis, entries in zip(model.mesh.names, decisions.lists, strict=True)
         },
         overrides=overrides_of(model, decisions), specs=specs, result_specs=result_specs,
-        cost=found.cost, collectives=_merged(model_collectives(model, decisions)),
+        cost=found.cost, collectives=collectives,
         memory=replace(breakdown, buffers=breakdown.buffers[:BUFFERS]),
+        timeline=timeline_of(model, decisions, moved, collectives),
+        arrays=_large_arrays(model, decisions),
         groups=tuple(
             GroupRow(
                 g.label, roles[g.index], g.sizes[:SIZES], g.dims[:DIMS], len(g.colors),
                 g.argument_bytes, g.activation_bytes, len(g.conflict_sets),
+                query_bits(context, g.index) if roles[g.index] == "sequence" else -1,
             )
             for g in analysis.groups
         ),
@@ -74,10 +93,14 @@ def build_record(
         replicated=_large_replicated(program, list(specs.values())),
         certificate=found.certificate, baselines=found.baselines,
         search=SearchRow(
-            found.evaluations, found.how, found.interrupted, found.timed_out, found.pins_in_code
+            found.evaluations, found.how, found.interrupted, found.timed_out, found.pins_in_code,
+            tuple(Improvement(*row) for row in found.history),
         ),
         meshes=tuple(_mesh_row(shape) for shape in shapes),
-        notes=(*model.prices.network.notes(), *found.notes, *_state_notes(model, result_specs)),
+        notes=(
+            *model.prices.network.notes(), *found.notes, *_state_notes(model, result_specs),
+            *_loop_notes(model, decisions), *_logical_notes(program), *opaque_notes(program),
+        ),
     )  # fmt: skip
 
 
@@ -119,11 +142,73 @@ def _name(program: Program, value: int) -> str:
     return f"{program.ops[op].name} at {program.where(value)}" if op >= 0 else "a constant"
 
 
+def kinds_of(model: CostModel) -> dict[str, ArgumentKind]:
+    """{argument path: what it is to the program}"""
+    program, weights = model.analysis.program, set(find_roles(model.analysis).weights)
+    state = KINDS.index("optimiser state")
+    memory = value_kinds(model)
+    return {
+        program.values[v].path or "": "optimiser state" if memory[v] == state
+        else "parameters" if v in weights else "inputs"
+        for v in program.inputs
+    }  # fmt: skip
+
+
+def matrix_flops(program: Program) -> float:
+    """FLOPs of one step in dots and convolutions, over all devices.
+
+    Those that jax.checkpoint computes again are left out: MFU counts what the model asks for.
+    """
+    weights = region_weights(program)
+    return sum(
+        weights[op.region] * op.rule.work * math.prod(op.rule.sizes)
+        for op in program.ops
+        if op.rule.unit == MATRIX and not _jax.is_recomputed(op.eqn.source_info.name_stack)
+    )
+
+
+def timeline_of(
+    model: CostModel, decisions: Decisions, moved: Sequence[Collective],
+    rows: Sequence[Collective], most: int = SPANS,
+) -> Timeline:  # fmt: skip
+    """The step over time; `rows` are the collectives as the record has them, layers merged."""
+    number = {_key(c): i for i, c in enumerate(rows)}
+    return find_timeline(model, decisions, [(c, number[_key(c)]) for c in moved], most)
+
+
+def with_finer_timeline(
+    record: PlanRecord, model: CostModel, decisions: Decisions, most: int
+) -> PlanRecord:
+    """A record whose timeline has up to `most` spans, for a plan whose program is at hand."""
+    moved = model_collectives(model, decisions)
+    rows = _merged(moved)
+    line = timeline_of(model, decisions, moved, rows, most)
+    return replace(record, collectives=rows, timeline=line)
+
+
+def _large_arrays(model: CostModel, decisions: Decisions) -> tuple[ArrayRow, ...]:
+    """The largest intermediates that are in memory; those of one line that are alike are one."""
+    program, shardings = model.analysis.program, Shardings(model, decisions)
+    made = [v for v in program.values if v.op != NO_OP and model.lifetimes.first[v.index] >= 0]
+    counts: dict[tuple[str, str, str, Spec], int] = {}
+    for v in sorted(made, key=lambda v: (-v.bytes, v.index))[:LOOKED_AT]:
+        op, spec = program.ops[v.op], shardings.stored(v.index)
+        key = (program.where(v.index), op.name, format_type(v.type), spec)
+        if key in counts or len(counts) < ARRAYS:
+            counts[key] = counts.get(key, 0) + 1
+    return tuple(ArrayRow(*key, count) for key, count in counts.items())
+
+
+def _key(c: Collective) -> tuple[object, ...]:
+    """What collectives of repeated layers have in common."""
+    return c.kind, c.axes, c.bytes, c.source, c.cause
+
+
 def _merged(rows: Sequence[Collective]) -> tuple[Collective, ...]:
     """Equal collectives of repeated layers as one row, most seconds first."""
     merged: dict[tuple[object, ...], Collective] = {}
     for c in rows:
-        key = (c.kind, c.axes, c.bytes, c.source, c.cause)
+        key = _key(c)
         known = merged.get(key)
         merged[key] = replace(known, count=known.count + c.count) if known else c
     order = sorted(merged.values(), key=lambda c: (-c.count * c.seconds, c.op, c.kind, c.cause))
@@ -162,6 +247,49 @@ def _state_notes(model: CostModel, result_specs: dict[str, Spec]) -> list[str]:
         " (tie=False lets them differ)",
         f"{', '.join(heads)} and the results like them are in memory at once, {human_bytes(size)}"
         f" per device: donate_argnums=({numbers}) saves that if the old ones are not needed",
+    ]
+
+
+def _loop_notes(model: CostModel, decisions: Decisions) -> Iterator[str]:
+    """Where sums over the trips of a loop are reduced: after it, or in every trip."""
+    program, given = model.analysis.program, partitioned(model, decisions)
+    loops: dict[int, list[int | None]] = {}  # {region: bytes that each would take more; None: none}
+    for one in find_sums(program):
+        partial = given.choices[int(given.classes.of_op[one.leaves[0].op])].partial
+        if one.hoist is None or not partial:
+            continue
+        reduced, more = reduction_of(given, one), None
+        if reduced is None or not reduced.after_loop:
+            number = int(model.layouts.of_value[one.hoist.value])
+            layout, now = model.layouts.table[number], given.stored[number]
+            whole = tuple([REPLICATED if a in partial else j for a, j in enumerate(now)])
+            sizes = [layout.local_bytes(at, model.mesh.sizes) for at in (whole, now)]
+            more = sizes[0] - sizes[1]
+        loops.setdefault(program.ops[one.hoist.loop.carry].body[0], []).append(more)
+    for region, sums in loops.items():
+        loop, late = program.regions[region], [more for more in sums if more is not None]
+        where = f"the {loop.trips} trips of the loop at {program.ops[loop.op].source}"
+        if len(late) < len(sums):
+            yield f"{len(sums) - len(late)} sums over {where} are reduced once, after it"
+        if late:
+            yield (
+                f"{len(late)} sums over {where} are reduced in every trip; to reduce them once"
+                f" would take {human_bytes(sum(late))} more per device"
+            )
+
+
+def _logical_notes(program: Program) -> list[str]:
+    """Axes that Flax's boxes name, and that neither a rule nor the mesh gives a meaning."""
+    signature = program.signature
+    unknown = [
+        name for name in signature.named
+        if name not in dict(signature.rules) and name not in signature.planned.axis_names
+    ]  # fmt: skip
+    if not unknown:
+        return []
+    return [
+        f"arguments name the axes {', '.join(unknown)}, for which there is no rule: not followed"
+        " (plan under flax.linen.logical_axis_rules(rules))"
     ]
 
 

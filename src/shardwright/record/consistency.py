@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 
+from shardwright.cost.timeline import KINDS
 from shardwright.mesh import Mesh
 from shardwright.record.plain import MOST_NUMBER
 from shardwright.record.types import PlanRecord, Spec
@@ -32,6 +33,13 @@ def disagreements(record: PlanRecord) -> Iterator[str]:
     for value, dims in record.pinned.items():
         if any(axis >= len(mesh.names) for on in dims for axis in on):
             yield f"pinned['{value}']: expected numbers of axes of {mesh}"
+    for i, array in enumerate(record.arrays):
+        place = f"arrays[{i}]['spec']"
+        yield from _spec_faults(place, array.type, array.spec, mesh, padded=True)
+    for path in record.kinds:
+        if path not in record.arguments:
+            yield f"kinds: {path!r} is no argument"
+    yield from _timeline_faults(record)
     for path in record.weakly_typed:
         if path not in record.arguments:
             yield f"weakly_typed: {path!r} is no argument"
@@ -44,8 +52,29 @@ def disagreements(record: PlanRecord) -> Iterator[str]:
                     yield f"call[{name!r}]: there is no argument {n}"
 
 
-def _spec_faults(place: str, type_: str, spec: Spec, mesh: Mesh) -> Iterator[str]:
-    """Of one array: its type is one, known axes split its dims evenly, each once."""
+def _timeline_faults(record: PlanRecord) -> Iterator[str]:
+    """Spans stand in regions that there are, and name collectives that there are."""
+    bodies = record.timeline.bodies
+    for i, body in enumerate(bodies):
+        if body.parent >= max(i, 1):
+            yield f"timeline['bodies'][{i}]['parent']: expected a region before it"
+    for i, span in enumerate(record.timeline.spans):
+        place = f"timeline['spans'][{i}]"
+        if span.region >= len(bodies):
+            yield f"{place}['region']: there is no region {span.region}"
+        if any(row >= len(record.collectives) for row in span.moves):
+            yield f"{place}['moves']: expected rows of collectives"
+        if len(span.bytes) != len(KINDS):
+            yield f"{place}['bytes']: expected one number per kind of memory"
+
+
+def _spec_faults(
+    place: str, type_: str, spec: Spec, mesh: Mesh, *, padded: bool = False
+) -> Iterator[str]:
+    """Of one array: its type is one, known axes split its dims, each once.
+
+    What is computed inside may be padded; arguments and results are split evenly.
+    """
     if type_ == "literal":
         if spec:
             yield f"{place}: a literal is not split"
@@ -61,7 +90,7 @@ def _spec_faults(place: str, type_: str, spec: Spec, mesh: Mesh) -> Iterator[str
     yield from _unknown(place, [axis for on in spec for axis in on], mesh)
     for d, (size, on) in enumerate(zip(shape, spec, strict=True)):
         shards = math.prod(mesh.shape.get(axis, 1) for axis in on)
-        if size % shards:
+        if size % shards and not padded:
             yield f"{place}[{d}]: {'+'.join(on)}={shards} does not divide {size}"
 
 

@@ -17,8 +17,8 @@ MOST_BYTES = 2**28  # of a plan file; one of ten thousand arguments takes a few 
 ASK = "a file written by plan.save()"
 
 
-def write_record(record: PlanRecord, path: str | Path) -> None:
-    """Writes a plan's file: whole, or not at all, and nothing that could not be read again."""
+def record_text(record: PlanRecord, path: str | Path = "text") -> str:
+    """What a plan's file holds; nothing that could not be read again."""
     plain = encode(record)
     try:
         _decoded(plain)
@@ -26,7 +26,12 @@ def write_record(record: PlanRecord, path: str | Path) -> None:
         raise ShardwrightError(
             f"cannot write a plan to {path}: {wrong}", try_="other names in the program or the mesh"
         ) from None
-    text = json.dumps({"version": VERSION} | plain, indent=1, allow_nan=False) + "\n"
+    return json.dumps({"version": VERSION} | plain, indent=1, allow_nan=False) + "\n"
+
+
+def write_record(record: PlanRecord, path: str | Path) -> None:
+    """Writes a plan's file: whole, or not at all."""
+    text = record_text(record, path)
     try:
         target = Path(path).resolve()
         if target.exists() and not target.is_file():  # /dev/stdout

@@ -5,6 +5,8 @@ whether the result is a plan is seen when it is decoded.
 
 1 -> 2: says how the function is called and who wrote the file.
 2 -> 3: causes are values, what the user asked for stands in one place.
+3 -> 4: the step over time, what arguments are, large intermediates, FLOPs; the latency of a torus
+  is per hop.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import Any
 
 from shardwright.record.plain import MOST_TEXT, Damaged
 
-VERSION = 3  # of the files that this Shardwright writes
+VERSION = 4  # of the files that this Shardwright writes
 
 Plain = dict[str, Any]
 
@@ -69,7 +71,16 @@ def _to_3(file: Plain) -> Plain:
     }
 
 
-_STEPS: tuple[Callable[[Plain], Plain], ...] = (_to_2, _to_3)
+def _to_4(file: Plain) -> Plain:
+    """A file of version 3 as one of version 4, which says less than a new one."""
+    said = {"kinds": {}, "matrix_flops": 0.0, "timeline": {"bodies": [], "spans": []}, "arrays": []}
+    device = file.get("device")
+    if isinstance(device, dict) and device.get("topology") == "torus":
+        device["hop_latency_s"] = device.pop("latency_s", 0.0)
+    return file | said
+
+
+_STEPS: tuple[Callable[[Plain], Plain], ...] = (_to_2, _to_3, _to_4)
 
 
 def _table(file: Plain, name: str) -> Plain:

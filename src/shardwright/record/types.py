@@ -8,11 +8,12 @@ these fields (plain.py says how), and what must agree between them is checked in
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Literal
 
 from shardwright.cost.breakdown import Breakdown
 from shardwright.cost.cost import Cost
 from shardwright.cost.devices import Device
+from shardwright.cost.timeline import Timeline
 from shardwright.mesh import Mesh
 from shardwright.record.plain import Within
 from shardwright.search.exact import Certificate
@@ -22,6 +23,7 @@ Axis = Annotated[str, "an axis name"]
 Index = Annotated[int, Within(0, 2**40)]  # of a value, op, group or color
 Position = Annotated[int, Within(-1000, 1000)]  # of an argument; negative ones count from the end
 Spec = tuple[tuple[Axis, ...], ...]  # axes per dim
+ArgumentKind = Literal["parameters", "optimiser state", "inputs"]
 Pinned = dict[Index, tuple[tuple[Index, ...], ...]]  # {value: axes per dim}
 
 
@@ -81,6 +83,28 @@ class GroupRow:
     argument_bytes: int
     activation_bytes: int
     bits: int  # groups of conflict sets that its resolution decides
+    # The resolution that splits a sequence by its queries; of older files -1.
+    query_bits: Annotated[int, Within(-1, 2**62)] = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayRow:
+    """Large intermediates of one line that are stored alike."""
+
+    source: str  # the user's line
+    op: str  # that makes it
+    type: str
+    spec: Spec
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Improvement:
+    """A better plan than any before it, while the search ran."""
+
+    stage: str
+    evaluations: int  # plans priced until then
+    step_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +116,7 @@ class SearchRow:
     interrupted: bool  # by the user
     timed_out: bool  # by the wall clock (Asked.timeout)
     pins_in_code: int  # shardings in the user's code that are followed
+    history: tuple[Improvement, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +149,10 @@ class PlanRecord:
     program: str
     fingerprint: str
     ops: int
+    matrix_flops: float  # of dots and convolutions, on all devices, recomputation left out
     call: Call | None  # None: files of version 1 do not say
     arguments: dict[str, str]  # {path: type}
+    kinds: dict[str, ArgumentKind]  # {path: what it is to the program}; older files do not say
     weakly_typed: tuple[str, ...]  # arguments that were Python numbers
     results: dict[str, str]
     mesh: Mesh
@@ -140,6 +167,8 @@ class PlanRecord:
     cost: Cost
     collectives: tuple[Collective, ...]  # most seconds first
     memory: Breakdown
+    timeline: Timeline
+    arrays: tuple[ArrayRow, ...]  # intermediates, largest first
     groups: tuple[GroupRow, ...]
     opaque: dict[str, int]  # {primitive without a rule: ops}
     replicated: tuple[Replicated, ...]

@@ -16,9 +16,11 @@ from shardwright.cost.devices import device
 from shardwright.cost.links import KINDS, Network
 from shardwright.cost.model import CostModel
 from shardwright.errors import ShardwrightError
+from shardwright.lowering.actions import Actions, ClampStarts, Compute
 from shardwright.lowering.apply import apply_steps
 from shardwright.lowering.jit import flat_jit, jax_mesh, sharding
 from shardwright.lowering.steps import Steps
+from shardwright.program.interpret import Key
 from shardwright.program.tracing import trace_jaxpr
 from shardwright.program.types import Program
 from shardwright.referee.agreement import Agreement, compare, relative_tolerance
@@ -199,11 +201,18 @@ def _run(
 
 
 def _unsharded(closed: Any, steps: Steps) -> Callable[..., list[Any]]:
-    """The function on one device; types that name axes of a mesh are left out."""
-    if not _jax.has_explicit_types(closed):
+    """The function on one device; types that name axes of a mesh are left out.
+
+    XLA merges starts of slices without a mesh as well, so they are clamped here too.
+    """
+    clamped: dict[Key, Actions] = {
+        key: (ClampStarts(), Compute()) for key, actions in steps.actions.items()
+        if ClampStarts() in actions
+    }  # fmt: skip
+    if not clamped and not _jax.has_explicit_types(closed):
         return jax.extend.core.jaxpr_as_fun(closed)
     nowhere = replace(
-        steps, actions={}, inputs=((),) * len(steps.inputs),
+        steps, actions=clamped, inputs=((),) * len(steps.inputs),
         outputs=((),) * len(steps.outputs),
     )  # fmt: skip
     return lambda *arrays: apply_steps(closed, nowhere, None, arrays)

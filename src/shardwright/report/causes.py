@@ -27,6 +27,13 @@ SHORT = SENTENCES | {
     "stored": "{what}",
 }
 
+# In a word or two: {name} is the last name of a path.
+BRIEF = SHORT | {
+    "operand": "{name}", "partial": "sums", "sum": "{terms} sums",
+    "scan": "sum over a scan", "stored": "{name}", "returned": "returned {name}",
+    "halo": "halo of {op}", "manual": "{op}",
+}  # fmt: skip
+
 
 def sentence(cause: Cause) -> str:
     """The cause as a sentence: w1 is needed by dot_general"""
@@ -38,6 +45,11 @@ def phrase(cause: Cause) -> str:
     return short_path(_say(cause, SHORT))
 
 
+def brief(cause: Cause) -> str:
+    """The cause in a word or two, for a narrow table: w1"""
+    return _say(cause, BRIEF)
+
+
 def alike(cause: Cause) -> Cause:
     """The cause, equal for all layers of a list: layers[3]['w'] is layers[*]['w']."""
     return replace(cause, value=any_layer(cause.value))
@@ -45,6 +57,7 @@ def alike(cause: Cause) -> Cause:
 
 def _say(cause: Cause, words: dict[str, str]) -> str:
     made = f"result of {cause.maker}" if cause.maker else "constant"
+    name = short_path(cause.value).rpartition(".")[2] or made
     return words[cause.kind].format(
-        op=cause.op, what=cause.value or made, stored=cause.stored, terms=cause.terms
+        op=cause.op, what=cause.value or made, stored=cause.stored, terms=cause.terms, name=name
     )

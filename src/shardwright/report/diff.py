@@ -60,8 +60,8 @@ def _decisions(a: PlanRecord, b: PlanRecord) -> Iterator[str]:
         old, new = a.decisions.get(axis), b.decisions.get(axis)
         if old != new:
             yield f"decided for {axis}"
-            yield f"  - {_claims(old)}"
-            yield f"  + {_claims(new)}"
+            yield f"  - {_claims(old, a)}"
+            yield f"  + {_claims(new, b)}"
     if a.overrides != b.overrides:
         before, after = (
             {", ".join(row.what): row.stored for row in one.overrides} for one in (a, b)
@@ -72,15 +72,15 @@ def _decisions(a: PlanRecord, b: PlanRecord) -> Iterator[str]:
             yield f"  {short_source(short_path(what))}: {' -> '.join(stored)}"
 
 
-def _claims(claims: Sequence[Claim] | None) -> str:
+def _claims(claims: Sequence[Claim] | None, record: PlanRecord) -> str:
     if claims is None:
         return "no such axis"
-    return ", ".join(_claim(claim) for claim in claims) or "nothing"
-
-
-def _claim(claim: Claim) -> str:
-    notes = claim_notes(claim, resolved=claim.bits > 0)
-    return claim.group + (f" ({', '.join(notes)})" if notes else "")
+    groups = {g.label: g for g in record.groups}
+    texts = []
+    for claim in claims:
+        notes = claim_notes(claim, groups.get(claim.group))
+        texts.append(claim.group + (f" ({', '.join(notes)})" if notes else ""))
+    return ", ".join(texts) or "nothing"
 
 
 def _specs(a: PlanRecord, b: PlanRecord) -> Iterator[str]:

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator
 
 from shardwright.record.types import PlanRecord
 from shardwright.report import facts
+from shardwright.report.axes import axis_sentences
 from shardwright.report.causes import sentence
 from shardwright.report.facts import Baseline
-from shardwright.report.pattern import pattern
-from shardwright.report.text import format_certificate
+from shardwright.report.pattern import HIDDEN, pattern
+from shardwright.report.text import certificate_words, format_rates
 from shardwright.report.words import (
     change,
     counted,
     human_bytes,
     human_seconds,
+    listed,
     percent,
     short_path,
+    short_source,
     times,
-)
+    type_bytes,
+    upper_first,
+    wrapped,
+)  # fmt: skip
 from shardwright.spmd.ir import totals
 
 # What a collective is there for, in a few words.
@@ -31,18 +36,25 @@ PURPOSE = {
     "all-to-all": "the split moves from one dim to another",
     "collective-permute": "neighbours exchange borders",
 }
-SOURCES = 2  # lines shown for each kind of movement
+SOURCES, DIMS, NAMES, LINES = 2, 4, 4, 5  # lines of a movement, dims of a group, names, lines
 
 
 def explain(record: PlanRecord) -> str:
     """Why it is split like this: pattern, bound, movements, memory, what else was possible."""
     sections = (
-        ("What", _what(record)), ("Time", _time(record)), ("Movements", _movements(record)),
-        ("Memory", _memory(record)), ("Instead", _instead(record)), ("Proof", _proof(record)),
+        ("What", _what(record)), ("How", _how(record)), ("Time", _time(record)),
+        ("Movements", _movements(record)), ("Memory", _memory(record)),
+        ("Instead", _instead(record)), ("Proof", _proof(record)),
         ("Notes", record.notes), ("Warnings", facts.warnings(record)),
     )  # fmt: skip
-    blocks = ["\n  ".join([title, *lines]) for title, lines in sections]
+    blocks = ["\n".join([title, *map(_line, lines)]) for title, lines in sections]
     return "\n\n".join(block for block in blocks if "\n" in block)
+
+
+def _line(text: str) -> str:
+    """A line of a section, wrapped; one that is indented hangs further in."""
+    depth = len(text) - len(text.lstrip(" "))
+    return wrapped(f"  {text}", indent=2 + depth + 2 * bool(depth))
 
 
 def _what(record: PlanRecord) -> Iterator[str]:
@@ -50,7 +62,10 @@ def _what(record: PlanRecord) -> Iterator[str]:
     yield f"{record.program} on {record.mesh.size} x {record.device.name}:"
     yield f"{pattern(record)}."
     if not any(record.decisions.values()):
-        yield "Every device computes the whole step: moving data would cost more than it saves."
+        yield f"{upper_first(facts.why_nothing_is_split(record))}."
+    else:
+        for axis, sentence in axis_sentences(record).items():
+            yield f"    {axis} ({record.mesh.shape[axis]}): {sentence}"
     tactic = facts.matching_baseline(record)
     if tactic:
         pins = " under the same pins" * facts.are_pinned(record)
@@ -62,6 +77,25 @@ def _what(record: PlanRecord) -> Iterator[str]:
             f"Of {human_bytes(total)} of arguments each device holds {held}"
             + (f", {same} of it replicated on every device." if replicated else ".")
         )
+
+
+def _how(record: PlanRecord) -> Iterator[str]:
+    """The lists that were decided, from which every placement follows."""
+    groups = {g.label: g for g in record.groups}
+    if any(record.decisions.values()):
+        yield "An array is split over an axis along the first of these dims that it has:"
+    for axis, claims in record.decisions.items():
+        for i, claim in enumerate(claims):
+            group = groups.get(claim.group)
+            dims = listed([short_path(d) for d in group.dims], DIMS) if group else ""
+            notes = "".join(f", {note}" for note in facts.claim_notes(claim, group))
+            role = f", {group.role}" if group and group.role != HIDDEN else ""
+            yield f"    {axis} {i + 1}. {claim.group}{role}{notes}: {dims}"
+    if record.overrides:
+        yield "Except, because it is faster:"
+    for row in record.overrides:
+        what = listed([short_source(short_path(name)) for name in row.what], NAMES)
+        yield f"    {row.stored}: {what}"
 
 
 def argument_bytes(record: PlanRecord) -> tuple[float, float, float]:
@@ -77,17 +111,6 @@ def argument_bytes(record: PlanRecord) -> tuple[float, float, float]:
     return split, replicated, total
 
 
-def type_bytes(text: str) -> int:
-    """The bytes of a type as a record writes it: f32[8,4] -> 128.
-
-    As in a program, sub-byte types take a byte per element; a PRNG key is 8 bytes.
-    """
-    name, _, dims = text.partition("[")
-    bits = re.match(r"[a-z]+(\d+)", name)
-    size = 1 if name == "bool" else max(int(bits[1]) // 8, 1) if bits else 8
-    return size * math.prod(int(dim) for dim in dims.rstrip("]").split(",") if dim)
-
-
 def _time(record: PlanRecord) -> Iterator[str]:
     """Sentences on what the step takes, and what bounds it."""
     cost = record.cost
@@ -96,6 +119,10 @@ def _time(record: PlanRecord) -> Iterator[str]:
         f" {human_seconds(cost.compute_s)} of compute, {human_seconds(cost.link_s)} on the links"
         + (f", {cost.overlap:.0%} of the shorter hidden." if cost.overlap else ", none hidden.")
     )
+    if rates := format_rates(record):
+        yield f"{rates}."
+    for line in facts.lines_that_compute(record)[:LINES]:
+        yield f"    {human_seconds(line.seconds)} of compute: {line.op} at {line.source}"
     if cost.link_s and cost.compute_s >= cost.link_s:
         yield (
             f"Perfect links would save {percent(cost.link_s, cost.step_s)};"
@@ -187,7 +214,7 @@ def _compared(record: PlanRecord, other: Baseline) -> str:
 
 
 def _proof(record: PlanRecord) -> Iterator[str]:
-    yield format_certificate(record).removeprefix("proof: ") + "."
+    yield f"{upper_first(certificate_words(record))}."
     yield f"{counted(record.search.evaluations, 'plan')} priced:"
     for line in record.search.how:
         yield f"    {line}"

@@ -5,9 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from shardwright.cost.cost import Cost
-from shardwright.record.types import Claim, MeshRow, PlanRecord
+from shardwright.record.types import Claim, GroupRow, MeshRow, PlanRecord
 from shardwright.report.causes import alike
-from shardwright.report.words import any_layer, human_bytes, listed, short_path, short_source
+from shardwright.report.words import (
+    any_layer,
+    human_bytes,
+    human_seconds,
+    listed,
+    short_path,
+    short_source,
+)
 from shardwright.spmd.ir import Cause
 
 CHOSEN = "chosen"
@@ -37,6 +44,15 @@ class Line:
     seconds: float = 0.0  # per step
 
 
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one line of the user's code computes in a step."""
+
+    source: str
+    op: str  # that takes most of it
+    seconds: float
+
+
 def mesh_shapes(record: PlanRecord) -> list[tuple[MeshRow, str]]:
     """(mesh shape, note), fastest first; nothing when the user gave the shape."""
     if len(record.meshes) < 2:
@@ -51,10 +67,22 @@ def mesh_shapes(record: PlanRecord) -> list[tuple[MeshRow, str]]:
     ]
 
 
-def claim_notes(claim: Claim, *, resolved: bool) -> list[str]:
-    """What is special about one claim of an axis; `resolved`: its group has a resolution."""
+def claim_notes(claim: Claim, group: GroupRow | None) -> list[str]:
+    """What is special about one claim of an axis."""
     notes = ["moments and gradients only"] if claim.scope else []
-    return notes + ([f"resolution {claim.bits}"] if resolved else [])
+    side = conflict_side(claim, group)
+    return notes + ([side] if side else [])
+
+
+def conflict_side(claim: Claim, group: GroupRow | None) -> str:
+    """By which of its two dims in attention scores a sequence is split; nothing for others."""
+    if group is None or not group.bits:
+        return ""
+    every = (1 << min(group.bits, 31)) - 1
+    if group.query_bits < 0:  # not attention, or an older file
+        return f"side {claim.bits} where it meets itself"
+    sides = {group.query_bits: "by queries", group.query_bits ^ every: "by keys"}
+    return sides.get(claim.bits, "partly by queries")
 
 
 def bound(record: PlanRecord) -> str:
@@ -72,7 +100,7 @@ def constraints(record: PlanRecord) -> str:
 
 def are_pinned(record: PlanRecord) -> bool:
     """Whether pins bind the search, and with it the named tactics that are priced beside it."""
-    binding = ("Pin(", "Replicate(", "Limit(")
+    binding = ("Pin(", "Replicate(", "Limit(", "Share(")
     asked = any(tactic.startswith(binding) for tactic in record.asked.tactics)
     return asked or record.search.pins_in_code > 0
 
@@ -141,6 +169,40 @@ def lines_that_move(record: PlanRecord) -> list[Line]:
             key, count=known.count + c.count, seconds=known.seconds + c.count * c.seconds
         )
     return sorted(out.values(), key=lambda line: -line.seconds)
+
+
+def lines_that_compute(record: PlanRecord) -> list[Work]:
+    """The user's lines by the seconds that they compute, most first."""
+    line = record.timeline
+    by_op: dict[str, dict[str, float]] = {}
+    for span in line.spans:
+        ops = by_op.setdefault(short_source(span.source), {})
+        ops[span.op] = ops.get(span.op, 0.0) + line.runs(span.region) * span.compute_s
+    rows = [
+        Work(source or "no line of yours", max(ops, key=lambda op: ops[op]), sum(ops.values()))
+        for source, ops in by_op.items()
+    ]
+    return sorted((row for row in rows if row.seconds), key=lambda row: -row.seconds)
+
+
+def why_nothing_is_split(record: PlanRecord) -> str:
+    """Why one device is as fast as all of them: what the best split would save and add."""
+    cost, head = record.cost, "nothing is split: every device computes the whole step"
+    given = constraints(record)
+    if given:
+        return f"{head}, as {given} ask"
+    rows = [b for b in ranked_baselines(record) if b.fits and not same_cost(b.cost, cost)]
+    if not rows:
+        return f"{head}; no named tactic applies"
+    best = rows[0]
+    saved, added = cost.compute_s - best.cost.compute_s, best.cost.link_s - cost.link_s
+    if saved <= 0:
+        return f"{head}; the best split, {best.name}, would not even save compute"
+    return (
+        f"{head}. It is small, {human_seconds(cost.step_s)} on one device: the best split,"
+        f" {best.name}, would save {human_seconds(saved)} of compute and add"
+        f" {human_seconds(added)} on the links. A larger batch or model would gain"
+    )
 
 
 def warnings(record: PlanRecord) -> list[str]:

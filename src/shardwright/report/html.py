@@ -1,178 +1,133 @@
-"""The plan as one self-contained page: no network, no scripts, everything escaped."""
+"""The plan as one self-contained page: no network, one script of ours, everything escaped.
+
+The page is whole without its script, which adds sorting, filters and readouts. A policy in its
+head lets no other script run, whatever the names in a plan are.
+"""
 
 from __future__ import annotations
 
+import base64
 import functools
+import hashlib
 import math
+from importlib import resources
 from typing import Any
 
 import jinja2
 
-from shardwright.cost.cost import Cost
-from shardwright.mesh import Mesh
-from shardwright.record.types import Claim, PlanRecord
-from shardwright.report import facts
+from shardwright.record.types import PlanRecord
+from shardwright.report import facts, sections
+from shardwright.report.axes import axis_sentences
 from shardwright.report.causes import sentence
-from shardwright.report.eject import starred
+from shardwright.report.charts import search_steps
+from shardwright.report.diff import diff_plans
 from shardwright.report.explain import explain
-from shardwright.report.pattern import HIDDEN, also_known_as, axis_pattern, pattern, roles
-from shardwright.report.text import format_certificate
+from shardwright.report.pattern import also_known_as
+from shardwright.report.rates import mfu, throughput
+from shardwright.report.text import certificate_words
 from shardwright.report.words import (
-    change,
     human_bytes,
+    human_count,
     human_seconds,
     percent,
     short_path,
+    short_source,
     spec_text,
     times,
+    upper_first,
 )  # fmt: skip
 
-KINDS = ("arguments", "optimiser state", "activations", "results", "temporaries")
-ROWS, CELLS = 16, 32  # of the drawn mesh, at most
-TACTICS, MOVES = 14, 60  # rows shown
+MOVES = 60  # rows shown
 
 
 def to_html(record: PlanRecord) -> str:
     """One page with everything the plan says."""
-    return _template().render(view(record))
+    return _environment().get_template("plan.html.j2").render(view(record))
+
+
+def first_screen(record: PlanRecord) -> str:
+    """The page's first screen as a piece of HTML, without script, for a notebook's cell."""
+    return _environment().get_template("notebook.html.j2").render(header(record))
+
+
+def side_by_side(a: PlanRecord, b: PlanRecord) -> str:
+    """One page with two plans: figures, steps on one axis of time, what differs."""
+    whole_s = max(one.cost.compute_s + one.cost.link_s for one in (a, b))
+    highest = max(max(one.cost.peak_bytes for one in (a, b)), 1)
+    plans = [
+        header(one) | {"step": sections.step_chart(one, whole_s, highest)} for one in (a, b)
+    ]  # fmt: skip
+    page = {
+        "plans": plans, "specs": sections.changed_arguments(a, b), "diff": diff_plans(a, b),
+        "data": {"steps": [plan["step"]["data"] for plan in plans], "points": []},
+    }  # fmt: skip
+    return _environment().get_template("beside.html.j2").render(page | script())
 
 
 @functools.cache
-def _template() -> jinja2.Template:
+def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("shardwright.report", "templates"),
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined,
     )  # fmt: skip
     environment.filters |= {
         "seconds": human_seconds, "bytes": human_bytes, "times": times, "short": short_path,
-        "spec": spec_text, "sentence": sentence,
+        "spec": spec_text, "sentence": sentence, "line": short_source, "upper_first": upper_first,
     }  # fmt: skip
-    return environment.get_template("plan.html.j2")
+    return environment
+
+
+@functools.cache
+def script() -> dict[str, str]:
+    """The page's script, and the digest by which its policy knows it."""
+    text = resources.files("shardwright.report").joinpath("templates", "plan.js").read_text("utf-8")
+    digest = hashlib.sha256(text.encode()).digest()
+    return {"script": text, "digest": base64.b64encode(digest).decode()}
+
+
+def header(record: PlanRecord) -> dict[str, Any]:
+    """The first screen: what is decided, and the figures."""
+    cost, limit = record.cost, record.limit_bytes
+    share, rate = mfu(record), throughput(record)
+    split = any(record.decisions.values())
+    return {
+        "program": record.program, "device": record.device.name, "count": record.mesh.size,
+        "mesh": str(record.mesh), "cost": cost, "limit": limit, "bound": facts.bound(record),
+        "axes": [
+            {"name": axis, "size": record.mesh.shape[axis], "sentence": text}
+            for axis, text in axis_sentences(record).items()
+        ] if split else [],
+        "nothing": "" if split else facts.why_nothing_is_split(record),
+        "tactic": also_known_as(record), "memory_share": percent(cost.peak_bytes, limit),
+        "mfu": percent(share, 1.0) if share is not None else "",
+        "rate": (human_count(rate[0]), rate[1]) if rate is not None else (),
+        "proof": record.certificate, "infinity": math.inf, "steered": facts.constraints(record),
+        "time": sections.time_parts(record), "memory": sections.memory_parts(record),
+        "peak_at": short_source(record.memory.at),
+    }  # fmt: skip
 
 
 def view(record: PlanRecord) -> dict[str, Any]:
     """What the template shows, in its order."""
-    cost, limit, moves = record.cost, record.limit_bytes, facts.lines_that_move(record)
-    return {
-        "program": record.program, "device": record.device.name,
-        "count": record.mesh.size, "mesh": str(record.mesh), "pattern": pattern(record),
-        "tactic": also_known_as(record), "cost": cost, "limit": limit, "bound": facts.bound(record),
-        "memory_share": percent(cost.peak_bytes, limit), "certificate": format_certificate(record),
-        "proof": record.certificate, "infinity": math.inf, "steered": facts.constraints(record),
-        "pinned": facts.are_pinned(record),
+    moves, step = facts.lines_that_move(record), sections.step_chart(record)
+    arrays, points = sections.arrays(record), sections.scatter(record)
+    path, bound_y, improvements = search_steps(record)
+    return header(record) | script() | {
         "warnings": facts.warnings(record), "notes": record.notes,
-        "grid": mesh_grid(record.mesh), "axes": _axes(record), "time": _time(record),
-        "memory": _memory(record), "peak_at": record.memory.at,
-        "buffers": record.memory.buffers[:12], "tactics": _tactics(record),
-        "shapes": facts.mesh_shapes(record),
-        "inapplicable": facts.inapplicable(record), "moves": moves[:MOVES],
-        "moves_left": max(0, len(moves) - MOVES),
-        "specs": _specs(record), "groups": _groups(record), "explanation": explain(record),
+        "step": step, "arrays": arrays, "scatter": points,
+        "lists": sections.lists(record), "overrides": record.overrides,
+        "buffers": record.memory.buffers[:12], "tactics": sections.tactics(record),
+        "pinned": facts.are_pinned(record), "shapes": facts.mesh_shapes(record),
+        "inapplicable": facts.inapplicable(record), "functions": sections.by_function(record),
+        "moves": moves[:MOVES], "moves_left": max(0, len(moves) - MOVES),
+        "specs": sections.arguments(record), "groups": sections.groups(record),
+        "explanation": explain(record), "certificate": certificate_words(record),
+        "search": {"path": path, "bound_y": bound_y, "points": improvements,
+                   "how": record.search.how, "evaluations": record.search.evaluations},
         "fingerprint": record.fingerprint, "ops": record.ops,
-        "evaluations": record.search.evaluations,
+        "data": {
+            "steps": [step["data"]], "points": points["data"],
+            "captions": [array["caption"] for array in arrays["rows"]],
+            "drawings": [array["drawing"] for array in arrays["rows"]],
+        },
     }  # fmt: skip
-
-
-def mesh_grid(mesh: Mesh) -> dict[str, Any]:
-    """The mesh as rows and columns: the first axis down, the others across."""
-    (first, rows), *rest = mesh.axes
-    if not rest:
-        first, rows, rest = "", 1, [(first, rows)]
-    across = math.prod(size for _, size in rest)
-    shown_rows, shown = min(rows, ROWS), min(across, CELLS)
-    inner = rest[-1][1] if len(rest) > 1 else across
-    return {
-        "down": f"{first} = {rows}" if first else "",
-        "across": " x ".join(f"{n} = {s}" for n, s in rest),
-        "cells": [
-            {"x": c * 18 + (c // inner) * 8, "y": r * 18, "number": r * across + c}
-            for r in range(shown_rows) for c in range(shown)
-        ],
-        "width": shown * 18 + (max(shown - 1, 0) // inner) * 8, "height": shown_rows * 18,
-        "cut": rows > ROWS or across > CELLS,
-    }  # fmt: skip
-
-
-def _axes(record: PlanRecord) -> list[dict[str, Any]]:
-    """Per axis: its size, what it is used for, and what claims it."""
-    groups, named = {g.label: g for g in record.groups}, roles(record)
-
-    def view_of(claim: Claim) -> dict[str, Any]:
-        group, role = groups.get(claim.group), named.get(claim.group, HIDDEN)
-        about = ["/".join(map(str, group.sizes[:2])) if group else ""] + [role] * (role != HIDDEN)
-        about += facts.claim_notes(claim, resolved=group is not None and group.bits > 0)
-        return {"label": claim.group, "notes": about, "dims": group.dims if group else ()}
-
-    return [
-        {
-            "name": axis, "size": record.mesh.shape[axis], "pattern": axis_pattern(claims, named),
-            "claims": [view_of(claim) for claim in claims],
-        }
-        for axis, claims in record.decisions.items()
-    ]  # fmt: skip
-
-
-def _parts(rows: list[tuple[str, float]], whole: float) -> list[dict[str, Any]]:
-    """Parts of a bar: name, amount and share of the bar's width in percent."""
-    return [
-        {"name": name, "amount": amount, "width": round(100 * amount / whole, 3) if whole else 0}
-        for name, amount in rows
-        if amount
-    ]
-
-
-def _time(record: PlanRecord) -> list[dict[str, Any]]:
-    cost = record.cost
-    both = cost.compute_s + cost.link_s
-    return _parts([("compute", cost.compute_s), ("links", cost.link_s)], both)
-
-
-def _memory(record: PlanRecord) -> dict[str, Any]:
-    """The peak by kind; the bar is as wide as the limit, or as the peak when that is more."""
-    kinds = record.memory.by_kind
-    order = [k for k in KINDS if k in kinds] + sorted(set(kinds) - set(KINDS))
-    limit, peak = record.limit_bytes, record.cost.peak_bytes
-    whole = max(limit, peak, 1)
-    return {
-        "parts": _parts([(kind, kinds[kind]) for kind in order], whole),
-        "limit_at": round(100 * limit / whole, 3),
-    }
-
-
-def _tactics(record: PlanRecord) -> dict[str, Any]:
-    """The plan and the fastest tactics as bars on one scale."""
-    cost, shown = record.cost, facts.first_baselines(record, TACTICS)
-    slowest = max([cost.step_s, *(b.cost.step_s for b in shown)])
-
-    def row(
-        name: str, c: Cost, fits: bool, mine: bool, also: tuple[str, ...] = ()
-    ) -> dict[str, Any]:
-        other = "the same" if facts.same_cost(c, cost) else change(c.step_s, cost.step_s)
-        return {
-            "name": name, "cost": c, "fits": fits, "mine": mine, "also": also,
-            "compute": round(100 * c.compute_s / slowest, 3) if slowest else 0,
-            "links": round(100 * (c.step_s - c.compute_s) / slowest, 3) if slowest else 0,
-            "change": "" if mine else other,
-        }  # fmt: skip
-
-    rows = [row("this plan", cost, cost.peak_bytes <= record.limit_bytes, True)]
-    rows += [row(b.name, b.cost, b.fits, False, b.also) for b in shown]
-    every = len(facts.ranked_baselines(record))
-    return {"rows": rows, "left": every - len(shown), "all": every}
-
-
-def _specs(record: PlanRecord) -> list[dict[str, Any]]:
-    """Arguments with their types and specs; repeated layers as one row."""
-    rows = starred({path: (type_, record.specs[path]) for path, type_ in record.arguments.items()})
-    return [
-        {"path": path, "type": type_, "spec": spec, "replicated": not any(spec)}
-        for path, (type_, spec) in rows.items()
-    ]
-
-
-def _groups(record: PlanRecord) -> list[dict[str, Any]]:
-    used: dict[str, list[str]] = {}
-    for axis, claims in record.decisions.items():
-        for claim in claims:
-            used.setdefault(claim.group, []).append(axis)
-    return [{"row": g, "axes": used.get(g.label, [])} for g in record.groups]

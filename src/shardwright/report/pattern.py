@@ -72,7 +72,7 @@ def _on_data(claims: Sequence[Claim], kinds: list[str], *, behind_weights: bool)
     heads = [
         words.get(kind, f"split by {claim.group}")
         for claim, kind in zip(claims, kinds, strict=True)
-        if kind in ON_DATA
+        if kind in ON_DATA and not (kind == SEQUENCE and BATCH in kinds)  # arrays have both
     ]
     head = " and ".join(dict.fromkeys(heads))
     weights = [c for c, kind in zip(claims, kinds, strict=True) if kind not in ON_DATA]

@@ -1,116 +1,139 @@
-"""What print(plan) shows: the plan on one screen."""
+"""What print(plan) shows: the decision, the figures, where they come from, what else there was."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 from shardwright.record.types import PlanRecord
 from shardwright.report import facts
-from shardwright.report.causes import phrase
-from shardwright.report.pattern import BATCH, RESIDUAL, SEQUENCE, also_known_as, axis_pattern, roles
+from shardwright.report.axes import axis_sentences
+from shardwright.report.causes import brief
+from shardwright.report.pattern import also_known_as
+from shardwright.report.rates import mfu, throughput
 from shardwright.report.words import (
+    WIDTH,
     change,
     columns,
+    counted,
     human_bytes,
+    human_count,
     human_seconds,
     listed,
     percent,
     short_path,
     short_source,
     times,
+    wrapped,
 )  # fmt: skip
 
-COLLECTIVES, BASELINES, ENTRIES = 6, 7, 6  # rows shown
-WIDTH = 128  # columns; `explain` and the page show rows whole
-NOTES = {BATCH: "batch", SEQUENCE: "sequence", RESIDUAL: "residual stream"}
+COMPUTE, COLLECTIVES, BUFFERS, BASELINES, OVERRIDES = 3, 5, 3, 6, 4  # rows shown
 LEAST = 1e-3  # of the peak: kinds of memory with less are not shown
+SHOWN = 0.01  # of the compute: lines with less are not shown
 
 
 def format_plan(record: PlanRecord) -> str:
-    """The plan on one screen: decisions, cost, memory, movements, comparison, proof, notes."""
+    """The plan on one screen of 80 columns."""
     blocks = [
-        f"{record.program} on {record.mesh.size} x {record.device.name}"
-        f"{' (the default device)' * record.asked.default_device}, mesh {record.mesh}",
+        wrapped(
+            f"{record.program} on {record.mesh.size} x {record.device.name}"
+            f"{' (the default device)' * record.asked.default_device}, mesh {record.mesh}"
+        ),
         format_decisions(record),
-        format_costs(record),
-        format_collectives(record),
+        format_figures(record),
+        format_time(record),
+        format_memory(record),
         format_meshes(record),
         format_baselines(record),
         format_certificate(record),
     ]
     told = [f"note: {line}" for line in record.notes]
     told += [f"warning: {line}" for line in facts.warnings(record)]
-    blocks.append("\n".join(told))
-    text = "\n\n".join(block for block in blocks if block)
-    return "\n".join(_clipped(line) for line in text.splitlines())
-
-
-def _clipped(line: str) -> str:
-    """A row of a table cut to the screen; sentences stay whole."""
-    return line if len(line) <= WIDTH or not line.startswith("  ") else line[: WIDTH - 3] + "..."
+    blocks.append("\n".join(wrapped(line, indent=2) for line in told))
+    return "\n\n".join(block for block in blocks if block)
 
 
 def format_decisions(record: PlanRecord) -> str:
-    """One block per axis: what it is used for, then the dims that claim it, in order."""
-    groups = {g.label: g for g in record.groups}
-    named, heads, rows = roles(record), [], []
-    for axis, claims in record.decisions.items():
-        heads.append((f"{axis}={record.mesh.shape[axis]}", axis_pattern(claims, named)))
-        for i, claim in enumerate(claims[:ENTRIES]):
-            group = groups.get(claim.group)
-            role = NOTES.get(named.get(claim.group, ""))
-            about = [role] if role else []
-            about += facts.claim_notes(claim, resolved=group is not None and group.bits > 0)
-            dims = listed([short_path(d) for d in group.dims], 2) if group else ""
-            sizes = "/".join(map(str, group.sizes[:2])) if group else ""
-            rows.append((
-                axis if i == 0 else "", claim.group, sizes,
-                ", ".join(about) + (": " if about else "") + dims,
-            ))  # fmt: skip
-        if len(claims) > ENTRIES:
-            rows.append(("", f"+{len(claims) - ENTRIES} more", "", ""))
-    name = also_known_as(record)
-    text = columns(heads, indent=0) + (f"\nin all: {name}" if name else "")
-    text += "\n\nan array is split over an axis along the first of these dims that it has\n"
-    text += columns(rows, right=(2,)) if rows else "  nothing is split"
+    """A sentence per axis; single arrays that are stored otherwise."""
+    if not any(record.decisions.values()):
+        return wrapped(facts.why_nothing_is_split(record))
+    rows = [
+        (f"{axis} ({record.mesh.shape[axis]}):", sentence)
+        for axis, sentence in axis_sentences(record).items()
+    ]
+    text = columns(rows, indent=0, width=WIDTH)
+    if name := also_known_as(record):
+        text += "\n" + wrapped(f"this is {name}", indent=2)
     if record.overrides:
-        text += "\n\nexcept these, which are stored as\n" + columns(_overrides(record))
+        text += "\nexcept\n" + columns(_overrides(record), width=WIDTH)
     return text
 
 
 def _overrides(record: PlanRecord) -> list[tuple[str, str]]:
-    """How single layouts are stored, and what they are."""
+    """How single arrays are stored, and what they are."""
     rows = [
         (row.stored, listed([short_source(short_path(what)) for what in row.what], 2))
         for row in record.overrides
     ]
-    more = len(rows) - ENTRIES
-    return rows[:ENTRIES] + ([(f"+{more} more", "")] if more > 0 else [])
+    more = len(rows) - OVERRIDES
+    return rows[:OVERRIDES] + ([("...", f"{more} more")] if more > 0 else [])
 
 
-def format_costs(record: PlanRecord) -> str:
-    """Seconds and bytes of one step on one device, and what they are made of."""
+def format_figures(record: PlanRecord) -> str:
+    """Seconds and bytes of one step on one device, and the rates that follow."""
     cost, memory, limit = record.cost, record.memory, record.limit_bytes
+    rows = [("step", f"{human_seconds(cost.step_s)}: {time_split(record)}")]
+    if rates := format_rates(record):
+        rows.append(("", rates))
     kinds = sorted(memory.by_kind.items(), key=lambda row: (-row[1], row[0]))
     kinds = [(kind, size) for kind, size in kinds if size >= LEAST * cost.peak_bytes]
-    step = cost.step_s
-    lines = [
-        f"predicted step  {human_seconds(step)}, {facts.bound(record)}: compute"
-        f" {human_seconds(cost.compute_s)} ({percent(cost.compute_s, step)}), links"
-        f" {human_seconds(cost.link_s)} ({percent(cost.link_s, step)})",
-    ]
+    rows += [
+        ("memory", f"{human_bytes(cost.peak_bytes)} of {human_bytes(limit)}"
+         f" ({percent(cost.peak_bytes, limit)}) per device: "
+         + ", ".join(f"{kind} {human_bytes(size)}" for kind, size in kinds)),
+    ]  # fmt: skip
+    return columns(rows, indent=0, width=WIDTH)
+
+
+def time_split(record: PlanRecord) -> str:
+    """compute 4.19 s (91%), links 407 ms (9%)"""
+    cost = record.cost
+    text = (
+        f"compute {human_seconds(cost.compute_s)} ({percent(cost.compute_s, cost.step_s)}),"
+        f" links {human_seconds(cost.link_s)} ({percent(cost.link_s, cost.step_s)})"
+    )
     if cost.overlap:
-        lines.append(f"                {cost.overlap:.0%} of the shorter hides behind the longer")
-    lines += [
-        f"peak memory     {human_bytes(cost.peak_bytes)} of {human_bytes(limit)}"
-        f" ({percent(cost.peak_bytes, limit)}) at {memory.at}",
-        "                " + ", ".join(f"{kind} {human_bytes(size)}" for kind, size in kinds),
+        text += f", {cost.overlap:.0%} of the shorter hidden behind the longer"
+    return text
+
+
+def format_rates(record: PlanRecord) -> str:
+    """MFU 54%, 114,000 tokens/s; nothing where the program does not show it."""
+    share, rate = mfu(record), throughput(record)
+    parts = [f"MFU {percent(share, 1.0)}"] if share is not None else []
+    parts += [f"{human_count(rate[0])} {rate[1]}/s"] if rate is not None else []
+    return ", ".join(parts)
+
+
+def format_time(record: PlanRecord) -> str:
+    """Where the time of a step goes: the user's lines that compute and move longest."""
+    total = record.cost.compute_s
+    lines = facts.lines_that_compute(record)
+    shown = [line for line in lines[:COMPUTE] if line.seconds >= SHOWN * total]
+    table = [
+        (human_seconds(line.seconds), percent(line.seconds, total), f"{line.op} at {line.source}")
+        for line in shown
     ]
-    return "\n".join(lines)
+    text = f"compute, {human_seconds(total)} in all\n{columns(table, right=(0, 1), width=WIDTH)}"
+    left = lines[len(shown) :]
+    if left:
+        rest = sum(line.seconds for line in left)
+        text += f"\n  ... and {counted(len(left), 'more line')}, {human_seconds(rest)} together"
+    return "\n".join([text] * bool(shown) + [format_collectives(record)])
 
 
 def format_collectives(record: PlanRecord, most: int = COLLECTIVES) -> str:
-    """The movements that take most seconds, with the user's line and the cause."""
+    """The movements that take most seconds, with what moves and the user's line."""
     rows = facts.lines_that_move(record)
     if not rows:
         return "links: nothing moves between devices"
@@ -118,7 +141,7 @@ def format_collectives(record: PlanRecord, most: int = COLLECTIVES) -> str:
     shown = [
         (
             human_seconds(line.seconds), line.kind, "+".join(line.axes), human_bytes(line.bytes),
-            times(line.count), f"{line.source}: {phrase(line.cause)}",
+            times(line.count), f"{brief(line.cause)}, {line.source.split(' ')[0]}",
         )
         for line in rows[:most]
     ]  # fmt: skip
@@ -127,7 +150,24 @@ def format_collectives(record: PlanRecord, most: int = COLLECTIVES) -> str:
     if left:
         rest = sum(line.seconds for line in left)
         more = f"\n  ... and {len(left)} more, {human_seconds(rest)} together"
-    return f"links, {human_seconds(total)} in all\n{columns(shown, right=(0, 3, 4))}{more}"
+    table = columns(shown, right=(0, 3, 4), width=WIDTH)
+    return f"links, {human_seconds(total)} in all\n{table}{more}"
+
+
+def format_memory(record: PlanRecord) -> str:
+    """Where the memory goes at the peak: the largest buffers there."""
+    buffers = record.memory.buffers[:BUFFERS]
+    if not buffers:
+        return ""
+    rows = [
+        (
+            human_bytes(b.bytes), b.kind,
+            f"{f'{b.count} x ' * (b.count > 1)}{b.shape} of {short_source(short_path(b.where))}",
+        )
+        for b in buffers
+    ]  # fmt: skip
+    head = wrapped(f"memory, highest at {short_source(record.memory.at)}", indent=2)
+    return f"{head}\n{columns(rows, right=(0,), width=WIDTH)}"
 
 
 def format_meshes(record: PlanRecord) -> str:
@@ -142,7 +182,7 @@ def format_meshes(record: PlanRecord) -> str:
         )
         for row, note in rows
     ]  # fmt: skip
-    return "mesh shapes\n" + columns(table, right=(1, 2))
+    return "mesh shapes\n" + columns(table, right=(1, 2), width=WIDTH)
 
 
 def format_baselines(record: PlanRecord, most: int = BASELINES) -> str:
@@ -150,30 +190,43 @@ def format_baselines(record: PlanRecord, most: int = BASELINES) -> str:
     rows = facts.ranked_baselines(record)
     if not rows:
         return ""
-    cost, shown = record.cost, facts.first_baselines(record, most)
-    table = [("this plan", human_seconds(cost.step_s), human_bytes(cost.peak_bytes), "")]
-    for b in shown:
-        notes = [] if b.fits else ["over memory"]
-        if facts.same_cost(b.cost, cost):
-            notes.append("the same")
-        else:
-            notes.append(change(b.cost.step_s, cost.step_s))
-        if b.fits and b.cost.step_s < cost.step_s and record.asked.tactics:
-            notes.append("ruled out by your tactics")
-        table.append(
-            (b.name, human_seconds(b.cost.step_s), human_bytes(b.cost.peak_bytes), ", ".join(notes))
-        )
+    shown = facts.first_baselines(record, most)
+    table = [
+        (human_seconds(b.cost.step_s), human_bytes(b.cost.peak_bytes), _note(record, b), b.name)
+        for b in shown
+    ]
+    cost = record.cost
+    table = [(human_seconds(cost.step_s), human_bytes(cost.peak_bytes), "", "this plan"), *table]
+    tail = ", ".join(_not_shown(record, len(rows) - len(shown)))
+    return (
+        f"what else was possible{' under the same pins' * facts.are_pinned(record)}\n"
+        + columns(table, right=(0, 1), width=WIDTH)
+        + (f"\n{wrapped(f'  ... {tail}', indent=6)}" if tail else "")
+    )
+
+
+def _note(record: PlanRecord, b: facts.Baseline) -> str:
+    """How a tactic compares with the plan."""
+    cost = record.cost
+    if facts.same_cost(b.cost, cost):
+        return "the same"
+    note = change(b.cost.step_s, cost.step_s)
+    return note if b.fits else f"{note}, OOM"
+
+
+def _not_shown(record: PlanRecord, left: int) -> Iterator[str]:
+    """What is to be said of tactics without a row."""
+    rows = facts.ranked_baselines(record)
     unfit = sum(1 for b in rows if not b.fits)
     missing = sum(len(names) for names in facts.inapplicable(record).values())
-    tail = [f"{len(rows) - len(shown)} more" if len(rows) > len(shown) else ""]
-    tail += [f"{unfit} of {len(rows)} over memory" if unfit else ""]
-    tail += [f"{missing} do{'es' * (missing == 1)} not apply" if missing else ""]
-    note = "; ".join(t for t in tail if t)
-    return (
-        f"against the named tactics{' under the same pins' * facts.are_pinned(record)}\n"
-        + columns(table, right=(1, 2))
-        + (f"\n  ... {note}" if note else "")
-    )
+    if left:
+        yield f"{left} more"
+    if unfit:
+        yield f"{unfit} of {len(rows)} over memory (OOM)"
+    if missing:
+        yield f"{missing} do{'es' * (missing == 1)} not apply"
+    if record.asked.tactics and rows[0].fits and rows[0].cost.step_s < record.cost.step_s:
+        yield "faster ones are ruled out by your tactics"
 
 
 def format_certificate(record: PlanRecord) -> str:
@@ -181,20 +234,25 @@ def format_certificate(record: PlanRecord) -> str:
 
     The proof speaks of the lists of dims. Single arrays stored otherwise come after it.
     """
+    return wrapped(f"proof: {certificate_words(record)}", indent=7)
+
+
+def certificate_words(record: PlanRecord) -> str:
+    """The proof as a sentence without an end."""
     proof = record.certificate
     given = facts.constraints(record)
     space = f"what {given} leave open" if given else "the search space"
     if record.overrides and proof.kind == "optimal":
         return (
-            f"proof: the lists are optimal; under the cost model none in {space} takes less than"
-            f"\n       {human_seconds(proof.lower_bound_s)} and fits; arrays stored otherwise save"
-            " more, which no proof covers"
+            f"optimal but for single arrays; under the cost model nothing in {space} that stores"
+            f" like dims alike takes less than {human_seconds(proof.lower_bound_s)} and fits; the"
+            " exceptions above save more, which no proof covers"
         )
     if proof.kind == "optimal":
-        return f"proof: optimal; under the cost model nothing in {space} is faster and fits"
+        return f"optimal; under the cost model nothing in {space} is faster and fits"
     if proof.kind == "gap" and proof.gap < math.inf:
         return (
-            f"proof: within {proof.gap:.1%} of the optimum; under the cost model nothing in"
-            f" {space} takes less than {human_seconds(proof.lower_bound_s)}"
+            f"within {proof.gap:.1%} of the optimum; under the cost model nothing in {space} takes"
+            f" less than {human_seconds(proof.lower_bound_s)}"
         )
-    return "proof: none; the search did not bound what else is possible"
+    return "none; the search did not bound what else is possible"

@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import re
+import textwrap
 from collections.abc import Iterable, Sequence
 
-from shardwright.analysis.table import human_bytes
+from shardwright.analysis.labels import short_path
+from shardwright.analysis.table import human_bytes, human_seconds
 
 __all__ = [
-    "any_layer", "change", "columns", "counted", "human_bytes", "human_seconds", "listed",
-    "percent", "short_path", "short_source", "spec_text", "times",
+    "any_layer", "change", "columns", "counted", "human_bytes", "human_count", "human_seconds",
+    "listed",
+    "percent", "short_path", "short_source", "spec_text", "times", "type_bytes", "upper_first",
+    "wrapped",
 ]  # fmt: skip
 
 _INDEX = re.compile(r"(?<=\[)\d+(?=\]\[')|(?<=\[)\d+(?=\]\.)")  # layers[3]['w1'], opt[0].mu
 _LOCALS = re.compile(r"[\w.<>]*<locals>\.")
-
-
-def human_seconds(seconds: float) -> str:
-    """Three digits and a unit: 4.56 s, 349 ms, 12.0 us.
-
-    >>> human_seconds(0.34863)
-    '349 ms'
-    """
-    if not seconds:
-        return "0 s"
-    for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6), ("ns", 1e9)):
-        shown = seconds * scale
-        if shown >= 0.9995 or unit == "ns":
-            digits = max(0, 3 - len(str(int(round(shown, 2)))))
-            return f"{shown:.{min(digits, 2)}f} {unit}"
-    raise AssertionError
 
 
 def percent(amount: float, total: float) -> str:
@@ -56,11 +45,6 @@ def change(new: float, old: float) -> str:
     return f"{ratio:+.{1 if abs(ratio) >= 1e-3 else 2}%}"
 
 
-def short_path(path: str) -> str:
-    """A path without quotes: state.params['layers'][*]['w1'] -> state.params.layers[*].w1"""
-    return path.replace("['", ".").replace("']", "")
-
-
 def any_layer(path: str) -> str:
     """A path, equal for all layers of a list: layers[3]['w1'] -> layers[*]['w1']"""
     return _INDEX.sub("*", path)
@@ -69,6 +53,35 @@ def any_layer(path: str) -> str:
 def short_source(source: str) -> str:
     """A line without the functions around its own: make.<locals>.step -> step"""
     return _LOCALS.sub("", source)
+
+
+def type_bytes(text: str) -> int:
+    """The bytes of a type as a record writes it: f32[8,4] -> 128.
+
+    As in a program, sub-byte types take a byte per element; a PRNG key is 8 bytes.
+    """
+    name, _, dims = text.partition("[")
+    bits = re.match(r"[a-z]+(\d+)", name)
+    size = 1 if name == "bool" else max(int(bits[1]) // 8, 1) if bits else 8
+    return size * math.prod(int(dim) for dim in dims.rstrip("]").split(",") if dim)
+
+
+def human_count(count: float) -> str:
+    """Three digits: 114k, 1.2M, 950.
+
+    >>> human_count(114036.0)
+    '114k'
+    """
+    for unit in ("", "k", "M", "G"):
+        if count < 999.5 or unit == "G":
+            return f"{count:.{0 if count >= 99.5 or not unit else 1}f}{unit}"
+        count /= 1000
+    raise AssertionError
+
+
+def upper_first(text: str) -> str:
+    """A sentence with its first letter large; an op's or a function's name is left as it is."""
+    return text[:1].upper() + text[1:]
 
 
 def counted(count: float, thing: str) -> str:
@@ -99,17 +112,47 @@ def spec_text(spec: Sequence[Sequence[str]]) -> str:
     return f"P({', '.join(entries)})"
 
 
-def columns(rows: Iterable[Sequence[str]], *, right: Sequence[int] = (), indent: int = 2) -> str:
-    """Rows as aligned text; the columns in `right` are set flush right."""
+WIDTH = 80  # columns of a terminal
+
+
+_TOGETHER = re.compile(r"\([^()]{1,40}\)|\d (?=[kMGT]?B\b|[mun]?s\b)")
+_NO_BREAK = "\u00a0"
+
+
+def wrapped(text: str, *, indent: int = 0, width: int = WIDTH) -> str:
+    """A sentence over as many lines as it needs, later ones indented.
+
+    Long words stay whole, and so do amounts with their units and what is in parentheses.
+    """
+    together = _TOGETHER.sub(lambda found: found[0].replace(" ", _NO_BREAK), text)
+    filled = textwrap.fill(
+        together, width, subsequent_indent=" " * indent, break_long_words=False,
+        break_on_hyphens=False,
+    )  # fmt: skip
+    return filled.replace(_NO_BREAK, " ")
+
+
+def columns(
+    rows: Iterable[Sequence[str]], *, right: Sequence[int] = (), indent: int = 2,
+    width: int | None = None,
+) -> str:  # fmt: skip
+    """Rows as aligned text; the columns in `right` are set flush right.
+
+    With a `width`, the last column is wrapped where it does not fit.
+    """
     table = [list(row) for row in rows]
     if not table:
         return ""
     widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
+    before = indent + sum(widths[:-1]) + 2 * (len(widths) - 1)
     lines = []
     for row in table:
         cells = [
             cell.rjust(w) if i in right else cell.ljust(w)
             for i, (cell, w) in enumerate(zip(row, widths, strict=True))
         ]
+        if width is not None and before + len(row[-1]) > width:
+            cells[-1] = wrapped(row[-1], width=max(width - before, 20))
+            cells[-1] = cells[-1].replace("\n", "\n" + " " * before)
         lines.append((" " * indent + "  ".join(cells)).rstrip())
     return "\n".join(lines)

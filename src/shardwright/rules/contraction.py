@@ -71,39 +71,3 @@ def _scaled_dot(op: OpShape) -> Rule:
     return einsum(
         op, [*operands, *scales], [out], reduce=reduce, sizes=sizes, unit=MATRIX, work=2.0
     )
-
-
-@register("ragged_dot_general")
-def _ragged_dot_general(op: OpShape) -> Rule:
-    """Rows come in groups: each device knows which of its rows are of which group.
-
-    Groups stay whole: which rows they have is data. So do rows that are a batch dim, and all of
-    them with a group offset.
-    """
-    numbers = op.params["ragged_dot_dimension_numbers"]
-    (lc, rc), (lb, rb) = numbers.dot_dimension_numbers
-    lhs, rhs = op.dims(0), op.dims(1)
-    groups = list(numbers.rhs_group_dimensions)
-    (ragged,) = numbers.lhs_ragged_dimensions
-    for left, right in zip((*lc, *lb), (*rc, *rb), strict=True):
-        rhs[right] = lhs[left]
-    for d in groups:
-        rhs[d] = "group"
-    out: list[Any] = [lhs[d] for d in lb]
-    if ragged in (*lc, *lb):  # every group has a result of its own
-        out = ["group"] * (ragged in lc) + out
-    out += [lhs[d] for d in range(len(lhs)) if d not in (*lc, *lb)]
-    out += [rhs[d] for d in range(len(rhs)) if d not in (*rc, *rb, *groups)]
-    sizes = op.operands[2].shape
-    group_sizes: list[Any] = [*(lhs[d] for d in lb), "group"][-len(sizes) :]
-    more = [op.dims(n) for n in range(3, len(op.operands))]
-    whole = ["group", *(label for labels in more for label in labels)]
-    whole += [lhs[ragged]] if more or ragged in lb else []
-    reduce = [lhs[d] for d in lc if lhs[d] not in whole]
-    # The groups divide the rows among them: a point is not computed once per group.
-    work = 2.0 / max(1, sizes[-1])
-    return einsum(
-        op, [lhs, rhs, group_sizes, *more], [out],
-        reduce=reduce, replicate=whole, unit=MATRIX, work=work,
-        precision=precision_of(op.params.get("precision")),
-    )  # fmt: skip

@@ -184,3 +184,14 @@ def _shapes(op: OpShape) -> str:
         return ", ".join(str(list(t.shape)) for t in tensors)
 
     return f"{side(op.operands)} -> {side(op.results)}"
+
+
+def line_for(op: OpShape, name: str) -> str:
+    """A `sw.rule` line for an op without a rule: every dim a factor of its own, to be joined."""
+    letters = iter("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ" * 9)
+
+    def side(tensors: Sequence[Any]) -> str:
+        rows = [" ".join(next(letters) if n > 1 else "1" for n in t.shape) for t in tensors]
+        return ", ".join(rows)
+
+    return f'sw.rule("{name}", "{side(op.operands)} -> {side(op.results)}")'

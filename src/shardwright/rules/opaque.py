@@ -16,7 +16,7 @@ _BY_REASON: dict[str, str] = {
         pure_callback io_callback debug_callback debug_print buffer_callback inspect_sharding""",
     "a kernel that only its author knows; give it a rule with shardwright.rule": """
         ffi_call tpu_custom_call mosaic_gpu_p core_map mpmd_map run_scoped
-        call_exported fused_call cudnn_fusion""",
+        fused_call cudnn_fusion""",
     "appears only inside Pallas kernels": """
         bitcast broadcast_to einshape_lo max_contiguous multiple_of reciprocal roll
         remove_memory_space with_memory_space_constraint""",
@@ -24,11 +24,13 @@ _BY_REASON: dict[str, str] = {
     "a token or an effect, not an array": "after_all create_token check dce_sink unreachable",
     "shapes of exported programs, known before a plan is made": """
         dim_as_value dimension_size shape_assertion""",
-    "a cuDNN kernel that brings its own partitioner": """
-        dot_product_attention_bwd dot_product_attention_bwd_wrapper dot_product_attention_fp8_bwd
+    "a cuDNN kernel that only its wrapper calls, or of fp8 with scales of whole arrays": """
+        dot_product_attention_bwd dot_product_attention_fp8_bwd
         dot_product_attention_fp8_bwd_wrapper dot_product_attention_fp8_fwd
-        dot_product_attention_fp8_fwd_wrapper dot_product_attention_fwd
-        dot_product_attention_fwd_wrapper rnn_bwd rnn_fwd scaled_matmul scaled_matmul_wrapper""",
+        dot_product_attention_fp8_fwd_wrapper dot_product_attention_fwd rnn_bwd rnn_fwd
+        scaled_matmul""",
+    "the compiled text of another program: plan the function before it is exported": """
+        call_exported""",
     "sparse formats: where the non-zeros are is data": """
         coo_fromdense coo_matmat coo_matvec coo_spmm coo_spmv coo_todense csr_fromdense csr_matmat
         csr_matvec csr_spmm csr_spmv csr_todense spsolve todense""",

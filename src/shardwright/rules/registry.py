@@ -6,11 +6,13 @@ from collections.abc import Callable
 
 from shardwright import _jax
 from shardwright.errors import ShardwrightError
+from shardwright.rules.opaque import OPAQUE
 from shardwright.rules.rule import OpShape, Rule, opaque_rule
 
 RuleFn = Callable[[OpShape], Rule]
 
 RULES: dict[str, RuleFn] = {}
+LIBRARY_RULES: dict[str, RuleFn] = {}  # of libraries' functions that are one op
 # The user's rules: by primitive name, ffi target or Pallas kernel name.
 USER_RULES: dict[str, RuleFn] = {}
 
@@ -38,7 +40,7 @@ STRUCTURAL: dict[str, str] = {
     "run_state": "inlined: the ops of its body, its references as plain values",
     **dict.fromkeys(_SPARSE, "inlined: the gathers and scatters that JAX lowers it to"),
     "scan": "a region that runs `length` times",
-    "while": "two regions, condition and body, with an estimated trip count",
+    "while": "two regions, condition and body; trips are estimated unless it counts literals",
     "cond": "one region per branch",
     "pvary": "left out: it only says in the types that shards may differ between devices",
     "shard_map": "a region on shards: its specs split what enters and leaves it",
@@ -51,18 +53,18 @@ _ODD_INPUT = (
 )  # fmt: skip
 
 
-def register(*names: str) -> Callable[[RuleFn], RuleFn]:
+def register(*names: str, table: dict[str, RuleFn] = RULES) -> Callable[[RuleFn], RuleFn]:
     """Makes the decorated function the rule of these primitives; a second rule is an error."""
 
     def put(fn: RuleFn) -> RuleFn:
         for name in names:
-            if name in RULES:
+            if name in table:
                 raise ShardwrightError(
                     f"primitive {name!r} has a rule already",
-                    first=f"{RULES[name].__module__}.{RULES[name].__qualname__}",
+                    first=f"{table[name].__module__}.{table[name].__qualname__}",
                     try_="remove one of the two",
                 )
-            RULES[name] = fn
+            table[name] = fn
         return fn
 
     return put
@@ -73,19 +75,19 @@ def lookup(op: OpShape) -> Rule:
 
     A user's rule that does not fit the op is the user's error and is raised.
     """
-    for name in (op.name, *_called_names(op)):
+    for name in (op.name, *called_names(op)):
         if name in USER_RULES:
             return USER_RULES[name](op)
-    rule = RULES.get(op.name)
+    rule = RULES.get(op.name) or LIBRARY_RULES.get(op.name)
     if rule is not None:
         try:
             return rule(op)
-        except _ODD_INPUT:  # opaque ops are counted and reported
-            pass
-    return opaque_rule(op)
+        except _ODD_INPUT as error:  # opaque ops are counted and reported
+            return opaque_rule(op, str(error) if op.name == "pallas_call" else "")
+    return opaque_rule(op, OPAQUE.get(op.name, "it has no rule"))
 
 
-def _called_names(op: OpShape) -> list[str]:
+def called_names(op: OpShape) -> list[str]:
     """What an ffi call or a Pallas call runs, by the name its author gave it."""
     if op.name == "ffi_call":
         return [op.params["target_name"]]

@@ -46,6 +46,7 @@ class OpShape(NamedTuple):
     operands: tuple[TensorShape, ...]
     results: tuple[TensorShape, ...]
     params: Mapping[str, Any]
+    constants: Mapping[int, Any] = {}  # {operand: array} that are known while tracing
 
     def dims(self, operand: int) -> list[DimLabel]:
         """Fresh labels for the dims of one operand: ('o', operand, dim)."""
@@ -83,6 +84,39 @@ class Collective(NamedTuple):
     slot: int  # the operand or result (the last, -1) that is its larger side
 
 
+class Dot(NamedTuple):
+    """Dots of one size that a kernel does: so many times [m, k] x [k, n]."""
+
+    times: float
+    m: int
+    n: int
+    k: int
+    dtype: str
+
+
+class Work(NamedTuple):
+    """What a kernel does on the chip, all steps together."""
+
+    dots: tuple[Dot, ...]
+    operations: float  # of the vector unit
+    fetched_bytes: float  # of blocks, from and to memory
+    # Of those the ones whose block index is computed: a step that is masked out fetches none.
+    chosen_bytes: float = 0.0
+
+    @property
+    def flops(self) -> float:
+        """Operations of its dots; of the vector unit where it has none."""
+        return sum(2.0 * d.times * d.m * d.n * d.k for d in self.dots) or self.operations
+
+    def share(self, part: float) -> Work:
+        """The work if only this part of the steps compute."""
+        return Work(
+            tuple(dot._replace(times=part * dot.times) for dot in self.dots),
+            part * self.operations,
+            self.fetched_bytes - (1.0 - part) * self.chosen_bytes,
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """How the dims of an op's operands and results meet, and what it computes."""
@@ -111,6 +145,8 @@ class Rule:
     # Of a border of a shard_map: its axes, major to minor, and the factor that each splits.
     manual: tuple[tuple[str, int | None], ...] = ()
     collectives: tuple[Collective, ...] = ()
+    kernel: Work | None = None  # of a kernel: what it does on the chip
+    why: str = ""  # it is opaque
 
     @property
     def slots(self) -> tuple[tuple[Dim, ...], ...]:
@@ -282,7 +318,7 @@ def with_work(rule: Rule, operations: float) -> Rule:
     return replace(rule, work=operations / max(1, math.prod(rule.sizes)))
 
 
-def opaque_rule(op: OpShape) -> Rule:
+def opaque_rule(op: OpShape, why: str = "") -> Rule:
     """The rule where nothing is known: every dim needs replication, and meets no other.
 
     It is taken to do one operation per element: more would be a guess.
@@ -290,5 +326,5 @@ def opaque_rule(op: OpShape) -> Rule:
     operands = [op.dims(i) for i in range(len(op.operands))]
     results = [op.result_dims(i) for i in range(len(op.results))]
     every = [label for slot in (*operands, *results) for label in slot]
-    rule = einsum(op, operands, results, replicate=every, opaque=True)
+    rule = replace(einsum(op, operands, results, replicate=every, opaque=True), why=why)
     return with_work(rule, sum(math.prod(t.shape) for t in (*op.operands, *op.results)))

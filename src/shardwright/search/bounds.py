@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from itertools import product
 
+import numpy as np
+
 from shardwright.cost.model import CostModel
 from shardwright.spmd.follow import local_sizes
 from shardwright.spmd.layout import REPLICATED
@@ -34,3 +36,14 @@ def _slot_bytes(op: OpClass, local: tuple[int, ...]) -> list[int]:
             size *= min(atom.size, local[k]) if k != NO_ATOM else atom.size
         out.append(size)
     return out
+
+
+def least_factor_s(model: CostModel) -> np.ndarray:
+    """[factors] seconds that no state can go below: compute alone, all devices sharing traffic."""
+    devices = float(np.prod(model.mesh.sizes))
+    table, weights = model.layouts.table, model.weights.compute
+    return np.array([
+        sum(float(weights[op.index]) * least_compute_s(model, op) for op in factor.ops)
+        + sum(table[i].local_bytes((), ()) / devices * per_byte for i, per_byte in factor.traffic)
+        for factor in model.graph.factors
+    ])  # fmt: skip

@@ -29,8 +29,13 @@ class Progress(NamedTuple):
     evaluations: int
     best_s: float  # OVER_MEMORY_S and more: nothing fits yet
     seconds: float
-    bound_s: float = 0.0  # no plan of the space is faster
+    bound_s: float = 0.0  # no plan takes less, as far as it is proven
     trying: str = ""  # what is being looked at
+
+    @property
+    def per_s(self) -> float:
+        """Plans priced per second."""
+        return self.evaluations / self.seconds if self.seconds > 0 else 0.0
 
 
 @dataclass
@@ -58,10 +63,11 @@ class Objective:
         self.memory = float("inf") if memory is None else float(memory)
         self.evaluations = 0
         self.stage = self.trying = ""
-        self.bound_s = 0.0
         self.best: State | None = None
         self.best_s = float("inf")
         self._best_bytes = float("inf")
+        self.bound_s = 0.0  # what a proof has shown so far
+        self.history: list[tuple[str, int, float]] = []  # (stage, evaluations, best seconds)
         self.smallest: tuple[float, State] | None = None  # the smallest peak seen
         self._by_state: dict[State, float] = {}
         self._key_of: dict[State, bytes] = {}
@@ -135,6 +141,12 @@ class Objective:
         if self._is_better(float(values[best]), float(costs.peak_bytes[best])):
             self.best_s, self.best = float(values[best]), states[best]
             self._best_bytes = float(costs.peak_bytes[best])
+            self.improved(self.best_s)
+
+    def improved(self, step_s: float) -> None:
+        """Remembers that something faster was found than anything before."""
+        if step_s < min(OVER_MEMORY_S, self.history[-1][2] if self.history else OVER_MEMORY_S):
+            self.history.append((self.stage, self.evaluations, step_s))
 
     def _is_better(self, value: float, peak_bytes: float) -> bool:
         """Faster; or as fast, with a lower peak."""

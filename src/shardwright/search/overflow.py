@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from shardwright.cost.breakdown import live_values, peak_breakdown
 from shardwright.cost.model import CostModel
-from shardwright.errors import ShardwrightError
+from shardwright.errors import NoPlanFits, ShardwrightError
 from shardwright.mesh import Mesh
 from shardwright.program.types import NO_OP
 from shardwright.search.objective import Objective
@@ -21,9 +21,7 @@ SHOWN = 3  # lines at the peak
 DOUBLINGS = 5  # how far to look for a number of devices that would do
 
 
-def no_plan_fits(
-    objective: Objective, memory: int, tactics: Sequence[Tactic] | None
-) -> ShardwrightError:
+def no_plan_fits(objective: Objective, memory: int, tactics: Sequence[Tactic] | None) -> NoPlanFits:
     """The error; its text names the smallest peak found, the lines behind it and what to try."""
     model = objective.model
     assert objective.smallest is not None
@@ -40,7 +38,7 @@ def no_plan_fits(
         f"{b.where} {b.count} x {b.shape}, {_gb(b.bytes)}"
         for b in peak_breakdown(model, decisions).buffers[:SHOWN]
     ]
-    return ShardwrightError(
+    return NoPlanFits(
         f"no plan fits {_gb(memory)} per device",
         best=f"{_gb(peak)}  ({describe(model, state)})",
         at_peak="\n".join(lines),

@@ -12,8 +12,9 @@ from shardwright.program.ties import CONSTS, Tie
 from shardwright.program.types import LITERAL
 from shardwright.search.objective import Budget, Objective
 from shardwright.search.space import Space
-from shardwright.spmd.decisions import AxisList, State
+from shardwright.spmd.decisions import AxisList, Decisions, State
 from shardwright.spmd.layout import REPLICATED, Placement
+from shardwright.spmd.sums import find_sums
 
 # Parts of a step. An override must save this much: each one makes a plan harder to read.
 WORTHWHILE = 2e-3
@@ -71,7 +72,8 @@ def refine_layouts(
     stored = model.stored(objective.decisions(state))
     held = {*objective.overrides, *model.pins}
     free = [i for i in _candidates(model) if i not in held]
-    chosen = {i: p for i, p in start.items() if i in free}
+    summed = {i for i, layout in enumerate(model.layouts.table) if layout.summed}
+    chosen = {i: p for i, p in start.items() if i in free or i in summed - held}
     best_s = float(objective.stored(state, [chosen])[0])
     while True:
         changes = [
@@ -107,6 +109,27 @@ def kept_copies(model: CostModel) -> dict[int, Placement]:
         is_copy = program.values[v].path is None and program.origin(v) != v
         copies[layout] = copies.get(layout, True) and is_copy
     return {i: whole for i, is_copy in copies.items() if is_copy}
+
+
+def unreduced_sums(model: CostModel, decisions: Decisions) -> dict[int, Placement]:
+    """Overrides that keep what a loop adds up whole over the axes of its partial sums.
+
+    Such a sum is reduced once, after the loop; a sum in shards is scattered in every trip.
+    """
+    program, found = model.analysis.program, dict[int, Placement]()
+    stored, choices = model.stored(decisions), model.choices(decisions)
+    of_value, of_op = model.layouts.of_value, model.classes.of_op
+    for one in find_sums(program):
+        if one.hoist is None:
+            continue
+        axes = set(choices[int(of_op[one.leaves[0].op])].partial)
+        for layout in {int(of_value[v]) for v in one.in_loop(program)}:
+            now = stored[layout]
+            if any(now[a] != REPLICATED for a in axes):
+                found[layout] = tuple(
+                    [REPLICATED if a in axes else atom for a, atom in enumerate(now)]
+                )
+    return found
 
 
 def _candidates(model: CostModel) -> list[int]:

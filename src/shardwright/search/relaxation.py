@@ -28,7 +28,6 @@ from shardwright.spmd.opclass import OpClass
 Scope = tuple[int, ...]  # layouts, ascending
 STEADY = 2e-4  # of the bound: less gained in SWEEPS sweeps is nothing
 SWEEPS = 5
-NEARLY_FULL = 1e-3  # of the memory: a point that is so near to it is full
 
 
 class Table(NamedTuple):
@@ -213,9 +212,7 @@ class Relaxation:
         """
         model = self.model = ops.model
         self.ops, self.domains, self.constant_s = ops, ops.domains, 0.0
-        charged = shares(
-            model.weights, model.classes.table, model.layouts, model.choices(near), ops.heavy
-        )
+        charged = shares(model.weights, model.choices(near), ops.heavy)
         tables: dict[Scope, np.ndarray] = {}
         for op in sorted(model.classes.table, key=lambda op: (-ops.heavy[op.index], op.index)):
             seconds = ops.seconds(op, charged[op.index])
@@ -290,60 +287,6 @@ class Relaxation:
                 if bound < before * (1 + STEADY):
                     break
                 before = bound
-
-    def fit(
-        self, memory: float, best_s: float, rounds: int, report: Callable[[float], None]
-    ) -> None:
-        """Raises the bound where memory is short: what layouts hold has a price at full points.
-
-        Of states that fit, those bytes are at most `memory`, so seconds per byte times (bytes -
-        memory) never raises what they take: a Lagrangian multiplier for each point of the program,
-        found by subgradient steps of Polyak's length.
-        """
-        live, sizes = self.model.points.live, self.model.mesh.sizes
-        price = np.zeros(len(live))  # [points] seconds per byte
-        first: dict[int, tuple[Star, int]] = {}
-        for star in self.stars:
-            for column, layout in enumerate(star.scope):
-                first.setdefault(layout, (star, column))
-        held = {
-            i: np.array([
-                self.model.layouts.table[i].local_bytes(p, sizes)
-                for p in self.domains.placements[i]
-            ], float)
-            for i in first
-        }  # fmt: skip
-        length, best, kept = 1.0, self.bound_s, self._copy()
-        for _ in range(rounds):
-            stored = np.zeros(live.shape[1])
-            for i, (star, column) in first.items():
-                stored[i] = held[i][int(star.least(column).argmin())]
-            excess = live @ stored - memory
-            full = int(np.where(price > 0, np.abs(excess), np.maximum(excess, 0)).argmax())
-            if abs(excess[full]) <= NEARLY_FULL * memory or (excess[full] < 0 and not price[full]):
-                break
-            step = length * (best_s - best) / excess[full]
-            step = max(step, -price[full])
-            price[full] += step
-            self.constant_s -= step * memory
-            for i, (star, column) in first.items():
-                if live[full, i]:
-                    by_number = step * live[full, i] * held[i]
-                    star.seconds = star.seconds + by_number[star.cells[:, column]]
-            self.agree(best_s, SWEEPS, report=lambda bound: None)
-            if self.bound_s > best:
-                best, kept = self.bound_s, self._copy()
-                report(best)
-                if best >= best_s:
-                    break
-            else:
-                length /= 2
-        self.constant_s = kept[0]
-        for star, seconds in zip(self.stars, kept[1], strict=True):
-            star.seconds = seconds
-
-    def _copy(self) -> tuple[float, list[np.ndarray]]:
-        return self.constant_s, [star.seconds for star in self.stars]
 
 
 def _average(around: Sequence[tuple[Star, int]]) -> None:

@@ -9,7 +9,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -75,7 +76,7 @@ def find_roles(analysis: Analysis) -> Roles:
     )  # fmt: skip
     dots = _weight_dots(analysis, groups_of, set(weights))
     worth = {g.index: g for g in analysis.groups}
-    residual = _residual(dots, worth)
+    residual = _residual(analysis, dots, worth)
     hidden = _hidden(dots, worth, {*residual, *batch})
     experts = tuple(sorted({g for d in dots for g in d.experts if g in worth} - set(batch)))
     in_matrices = {g for d in dots for g in d.groups}
@@ -118,25 +119,40 @@ def _batch(analysis: Analysis, groups_of: list[list[tuple[int, int]]]) -> tuple[
     program = analysis.program
     worth = {g.index: g for g in analysis.groups}
     leading = _leading(analysis, groups_of)
-    once = [g for g in leading if not worth[g].conflict_sets]  # at most one dim of a value
+    twice = _twice_in_values(analysis)
+    once = [g for g in leading if twice.isdisjoint(worth[g].conflict_sets)]
     if not once:
         return ()
     made = _made_by_dots(analysis, groups_of)
     first = max(
         once,
-        key=lambda g: (made.get(g, 0), worth[g].activation_bytes - worth[g].argument_bytes, -g),
-    )
+        key=lambda g: (
+            made.get(g, 0), not worth[g].conflict_sets,
+            worth[g].activation_bytes - worth[g].argument_bytes, -g,
+        ),
+    )  # fmt: skip
     if worth[first].activation_bytes == 0:
         return ()
     roots = {_root(program, v) for v in leading[first]}
-    least = ALSO_DATA * worth[first].activation_bytes
+    least, looked_up = ALSO_DATA * worth[first].activation_bytes, _looked_up(analysis)
     others = [
         g for g, inputs in leading.items()
-        if g != first and worth[g].activation_bytes > least
+        if g != first and worth[g].activation_bytes > least and g not in looked_up
         and any(_root(program, v) in roots for v in inputs)
     ]  # fmt: skip
     others.sort(key=lambda g: (-worth[g].activation_bytes, g))
     return (first, *others)
+
+
+def _twice_in_values(analysis: Analysis) -> set[int]:
+    """Groups of conflict sets in which a value has two dims of one color, and not only an op.
+
+    A write to one place of every example's cache meets the batch twice: as where, and as what.
+    """
+    return {
+        group for group, one in zip(analysis.set_group, analysis.conflict_sets, strict=True)
+        if not all(conflict.is_op for conflict in one.conflicts)
+    }  # fmt: skip
 
 
 def _leading(analysis: Analysis, groups_of: list[list[tuple[int, int]]]) -> dict[int, list[int]]:
@@ -211,13 +227,23 @@ def is_backward(program: Program, op: Op) -> bool:
 
 def _contracted(analysis: Analysis) -> set[int]:
     """Groups that a forward dot sums over."""
+    return _gone_after(analysis, lambda op: op.rule.unit == MATRIX)
+
+
+def _looked_up(analysis: Analysis) -> set[int]:
+    """Groups whose entries a forward look-up picks: words of a table, pages of a cache."""
+    return _gone_after(analysis, lambda op: op.name == "gather")
+
+
+def _gone_after(analysis: Analysis, picks: Callable[[Op], bool]) -> set[int]:
+    """Groups that some forward op of this kind has in operands and not in its result."""
     table, found = analysis.color_table.ops, set()
     group = analysis.color_group[table.color]
     for owner, factor, g in zip(
         table.owner.tolist(), table.dim.tolist(), group.tolist(), strict=True
     ):
         op = analysis.program.ops[owner]
-        if op.rule.unit != MATRIX or is_backward(analysis.program, op):
+        if not picks(op) or is_backward(analysis.program, op):
             continue
         if not any(factor in dim for slot in op.rule.results for dim in slot):
             found.add(g)
@@ -281,12 +307,24 @@ def _weight_dot(op: Op, operand: int, groups_of: list[list[tuple[int, int]]]) ->
     return WeightDot(op.index, *(frozenset(sides[s]) for s in sides))
 
 
-def _residual(dots: tuple[WeightDot, ...], worth: Mapping[int, object]) -> tuple[int, ...]:
-    """Groups on most of the dots with parameters, both as what goes in and what comes out."""
+def _residual(
+    analysis: Analysis, dots: tuple[WeightDot, ...], worth: Mapping[int, object]
+) -> tuple[int, ...]:
+    """Groups on most of the dots with parameters, both as what goes in and what comes out.
+
+    Dots are counted by color: the residual stream is one color through all layers, while each
+    layer has a hidden dim of its own.
+    """
+    table, at = analysis.color_table.ops, {d.op: d for d in dots}
+    on_dots = {
+        (owner, color)
+        for owner, color in zip(table.owner.tolist(), table.color.tolist(), strict=True)
+        if owner in at and analysis.color_group[color] in at[owner].groups
+    }  # fmt: skip
     count: dict[int, int] = {}
-    for d in dots:
-        for g in d.groups:
-            count[g] = count.get(g, 0) + 1
+    for color, dots_of_color in Counter(color for _, color in on_dots).items():
+        g = int(analysis.color_group[color])
+        count[g] = max(count.get(g, 0), dots_of_color)
     both = {g for d in dots for g in d.contracted} & {g for d in dots for g in (d.free | d.slices)}
     most = max(HIDDEN_DOTS, RESIDUAL * len(dots))
     found = (g for g in both if g in worth and count[g] > most)
@@ -294,9 +332,13 @@ def _residual(dots: tuple[WeightDot, ...], worth: Mapping[int, object]) -> tuple
 
 
 def _hidden(dots: tuple[WeightDot, ...], worth: dict, taken: set[int]) -> tuple[int, ...]:  # type: ignore[type-arg]
-    """Dims that one matrix makes and another sums over, then vocabularies; none share a matrix."""
-    made = {g for d in dots for g in d.free}
-    summed = {g for d in dots for g in d.contracted}
+    """Dims that one matrix makes and a later one sums over, then vocabularies.
+
+    None share a matrix.
+    """
+    made = {g: d.op for d in reversed(dots) for g in d.free}  # where first
+    summed = {g: d.op for d in dots for g in d.contracted}  # where last
+    between = {g for g in made if made[g] < summed.get(g, -1)}
     looked_up = {g for d in dots for g in d.looked_up}
     sliced = {g for d in dots for g in d.experts}
 
@@ -307,7 +349,8 @@ def _hidden(dots: tuple[WeightDot, ...], worth: dict, taken: set[int]) -> tuple[
         )
 
     chosen: list[int] = []
-    for g in (*order(made & summed), *order((made | looked_up) - summed), *order(summed - made)):
+    ends = (made.keys() | looked_up) - summed.keys()
+    for g in (*order(between), *order(ends), *order(summed.keys() - made.keys())):
         if not any(g in d.groups and d.groups & set(chosen) for d in dots):
             chosen.append(g)
     return tuple(chosen)

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from shardwright.cost.model import CostModel
 from shardwright.errors import ShardwrightError
 from shardwright.search.tactics import Context, Limit, NotApplicable, Replicate, Search, Tactic
 from shardwright.search.wishes import (
     Wish,
     add_possible,
+    axes_not_in_mesh,
     listed,
     matching,
     pinned_wishes,
     why_whole,
     wishes_in_code,
 )  # fmt: skip
-from shardwright.spmd.decisions import State, append
+from shardwright.spmd.decisions import State, append, decide
 from shardwright.spmd.layout import REPLICATED, Placement
 
 
@@ -75,7 +77,10 @@ def plan_schedule(context: Context, tactics: Sequence[Tactic] | None) -> Schedul
     free = any_strategy and not bound
     return Schedule(
         state, axes, allowed, overrides, free, pins, any_strategy, len(written) - len(ignored),
-        tuple(f"not followed: {said}" for said in dict.fromkeys(w.said for w in ignored)),
+        (
+            *(f"not followed: {said}" for said in dict.fromkeys(w.said for w in ignored)),
+            *axes_not_in_mesh(context),
+        ),
     )  # fmt: skip
 
 
@@ -148,7 +153,7 @@ def _check(
     model = context.model
     if not wishes:
         return
-    placements, _ = model.layouts.place([state])
+    placements, _ = model.place([decide(state)])
     for wish in wishes:
         layouts = {int(model.layouts.of_value[v]) for v in wish.values}
         if wish.group in banned or layouts & set(overrides):
@@ -163,6 +168,12 @@ def _check(
                 continue
             where = model.analysis.program.where(v)
             name, n = model.mesh.axes[wish.axis]
+            if v in model.pinned:
+                raise ShardwrightError(
+                    f"contradictory pins on {where}: it is shared with another plan",
+                    one=_where_pinned(model, v), other=wish.said,
+                    try_="the same Pin for the plan that is shared, or no Pin here",
+                )  # fmt: skip
             if got == REPLICATED:
                 raise ShardwrightError(
                     f"cannot split dim {wish.dim} of {where} over {name}={n}",
@@ -176,3 +187,10 @@ def _check(
                 f"contradictory pins on {where}: axis {name!r} splits one dim of a value",
                 one=other or context.label(taken), other=wish.said, try_="only one of them",
             )  # fmt: skip
+
+
+def _where_pinned(model: CostModel, value: int) -> str:
+    """dim 0 over data, dim 1 over model"""
+    names = model.mesh.names
+    rows = [(d, [names[a] for a in on]) for d, on in enumerate(model.pinned[value]) if on]
+    return ", ".join(f"dim {d} over {' and '.join(on)}" for d, on in rows) or "replicated"

@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
+import numpy as np
+
+from shardwright.analysis.table import human_seconds
 from shardwright.cost.cost import Cost
 from shardwright.cost.model import CostModel
 from shardwright.search.baselines import baselines
@@ -22,7 +25,7 @@ from shardwright.search.objective import (
     Progress,
 )
 from shardwright.search.overflow import no_plan_fits
-from shardwright.search.refine import kept_copies, refine, refine_layouts
+from shardwright.search.refine import kept_copies, refine, refine_layouts, unreduced_sums
 from shardwright.search.respond import Responses
 from shardwright.search.roles import find_roles
 from shardwright.search.schedule import Schedule, plan_schedule
@@ -59,6 +62,7 @@ class Found:
     notes: tuple[str, ...] = ()  # what the user's code says and is not followed
     pins_in_code: int = 0  # shardings in the user's code that are followed
     fixed: Decisions | None = None  # what the user's tactics decide
+    history: tuple[tuple[str, int, float], ...] = ()  # (stage, evaluations, best seconds so far)
 
 
 def search(
@@ -201,8 +205,10 @@ class _Run:
         objective, best_s = self.objective, self.objective.best_s
         copies = kept_copies(objective.model)
         kept = self._respond_given(copies)
-        for state in dict.fromkeys([*objective.ranked(FIRST), *kept.ranked(FIRST)]):
-            start = copies if kept([state])[0] < objective([state])[0] else {}
+        first = [*objective.ranked(FIRST), *kept.ranked(FIRST), *self._best_unreduced()]
+        for state in dict.fromkeys(first):
+            as_found = copies if kept([state])[0] < objective([state])[0] else {}
+            start = self._unreduced(state, as_found)
             overrides, value = refine_layouts(objective, state, start)
             if value < best_s:
                 best_s, self.state, self.overrides = value, state, overrides
@@ -212,7 +218,28 @@ class _Run:
             overrides, value = refine_layouts(objective, around, self.overrides)
             if value < best_s:
                 best_s, self.state, self.overrides = value, around, overrides
+            objective.improved(best_s)
             self._note(f"{len(self.overrides)} layouts overridden", best_s)
+
+    def _unreduced(self, state: State, start: Mapping[int, Placement]) -> Mapping[int, Placement]:
+        """These overrides, with sums over the trips of loops kept whole if that is faster."""
+        objective = self.objective
+        late = unreduced_sums(objective.model, objective.decisions(state).override(start))
+        both = {**start, **late}
+        values = objective.stored(state, [start, both]) if late else np.zeros(2)
+        return both if values[1] < values[0] else start
+
+    def _best_unreduced(self) -> list[State]:
+        """The states that are best where sums over the trips of loops are kept whole."""
+        objective = self.objective
+        if not any(layout.summed for layout in objective.model.layouts.table):
+            return []
+        values: dict[State, float] = {}
+        for state in objective.ranked(SCREENED):
+            late = unreduced_sums(objective.model, objective.decisions(state))
+            if late:
+                values[state] = float(objective.stored(state, [late])[0])
+        return sorted(values, key=values.__getitem__)[:FIRST]
 
     def _respond_given(self, overrides: Mapping[int, Placement]) -> Objective:
         """The objective where these overrides hold, after best responses to good states."""
@@ -225,7 +252,7 @@ class _Run:
         return objective
 
     def _note(self, what: str, value: float) -> None:
-        shown = "over memory" if value >= OVER_MEMORY_S else f"{value * 1e3:.4g} ms"
+        shown = "over memory" if value >= OVER_MEMORY_S else human_seconds(value)
         self.how.append(f"{what}: {shown}")
 
     def found(self, memory: int) -> Found:
@@ -248,5 +275,5 @@ class _Run:
             decisions, cost, self.certificate.against(cost.step_s), rows,
             self.objective.evaluations, tuple(self.how), self.interrupted, self.timed_out,
             self.objective.best, self.schedule.notes, self.schedule.pins_in_code,
-            pinned(self.space.root),
+            pinned(self.space.root), tuple(self.objective.history),
         )  # fmt: skip

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any
 
 from shardwright.analysis.analysis import Analysis
+from shardwright.analysis.labels import fits
 from shardwright.cost.devices import Device
 from shardwright.cost.model import CostModel
 from shardwright.errors import ShardwrightError
@@ -37,19 +37,18 @@ class Wish:
 
 
 def matching(context: Context, pattern: str) -> list[int]:
-    """Input values whose path matches; * stands for anything, a bare name for a path's end."""
+    """Input values whose path matches, as JAX or as reports write it.
+
+    * stands for anything, a bare name for a path's end.
+    """
     program = context.model.analysis.program
     if not isinstance(pattern, str):
         raise ShardwrightError(
             f"a tactic names {pattern!r:.60}, which is no argument path and no label",
             try_="\"params['w1']\", or \"*['w1']\"",
         )
-    escaped = pattern.replace("[", "[[]")
-    return [
-        v for v in program.inputs
-        if fnmatchcase(path := program.values[v].path or "", escaped)
-        or path.endswith((f"['{pattern}']", f".{pattern}")) or path == pattern
-    ]  # fmt: skip
+    paths = {v: program.values[v].path or "" for v in program.inputs}
+    return [v for v, path in paths.items() if fits(path, pattern) or fits(path, f"*.{pattern}")]
 
 
 def pinned_wishes(context: Context, tactics: Iterable[Tactic]) -> list[Wish]:
@@ -131,6 +130,22 @@ def _said(context: Context) -> Iterator[tuple[UserPin, Wish]]:
                 yield pin, Wish(axis, group, said, (pin.value,), dim, must=must, binds=binds)
 
 
+def axes_not_in_mesh(context: Context) -> list[str]:
+    """What shardings in the user's code say of axes that the mesh does not have, once per axis."""
+    program, known = context.model.analysis.program, context.model.mesh.names
+    said: dict[str, list[UserPin]] = {}
+    for pin in program.pins:
+        for axis in dict.fromkeys(axis for _, axis in _named_axes(pin.sharding)):
+            if axis not in known:
+                said.setdefault(axis, []).append(pin)
+    return [
+        f"not followed: the mesh has no axis {axis!r} of"
+        f" {pins[0].by}({pins[0].sharding.spec}) at {program.where(pins[0].value)}"
+        + (f" and {len(pins) - 1} more" if len(pins) > 1 else "")
+        for axis, pins in said.items()
+    ]
+
+
 def _apart(context: Context, said: Iterable[tuple[UserPin, Wish]]) -> Iterator[Wish]:
     """The wishes, those of equal layers once."""
     seen: set[tuple[Any, ...]] = set()
@@ -141,12 +156,19 @@ def _apart(context: Context, said: Iterable[tuple[UserPin, Wish]]) -> Iterator[W
             yield wish
 
 
-def _split_dims(sharding: Any, names: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """(dim, axis) of every split that a sharding asks for on a mesh with these axis names."""
+def _named_axes(sharding: Any) -> Iterator[tuple[int, str]]:
+    """(dim, axis name) of every split that a sharding asks for."""
     for dim, on in enumerate(getattr(sharding, "spec", ())):
         for name in on if isinstance(on, tuple) else (on,):
-            if isinstance(name, str) and name in names:
-                yield dim, names.index(name)
+            if isinstance(name, str):
+                yield dim, name
+
+
+def _split_dims(sharding: Any, names: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """(dim, axis) of every split that a sharding asks for on a mesh with these axis names."""
+    for dim, name in _named_axes(sharding):
+        if name in names:
+            yield dim, names.index(name)
 
 
 def listed(context: Context, wishes: Sequence[Wish]) -> State:
@@ -247,13 +269,20 @@ def constrained_model(
     tactics: Sequence[Tactic] | None = None,
     *,
     overlap: float = 0.0,
+    pinned: Mapping[int, Dims] | None = None,
 ) -> CostModel:
-    """The model of a program, with the values that the user's code reshards where it says."""
-    model = CostModel(analysis, mesh, device, overlap=overlap)
+    """The model of a program, with the values that the user's code reshards where it says.
+
+    `pinned` are values whose place is given: those shared with another plan.
+    """
+    given = dict(pinned or {})
+    model = CostModel(analysis, mesh, device, overlap=overlap, pinned=given)
     if not any(pin.by == "with_sharding_constraint" for pin in analysis.program.pins):
         return model
-    pinned = reshards(Context(model, find_roles(analysis)), tactics)
-    return CostModel(analysis, mesh, device, overlap=overlap, pinned=pinned) if pinned else model
+    more = reshards(Context(model, find_roles(analysis)), tactics)
+    if not more:
+        return model
+    return CostModel(analysis, mesh, device, overlap=overlap, pinned={**more, **given})
 
 
 def _axes_per_dim(context: Context, pin: UserPin) -> Dims:

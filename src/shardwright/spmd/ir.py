@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from shardwright.program.ties import Tie
@@ -237,12 +237,15 @@ def find_collectives(given: Partitioned) -> list[Collective]:
         if op.index in summed:
             one, once = summed[op.index]
             if op.index == max(leaf.op for leaf in one.leaves):  # the others are reduced with it
-                cause = Cause("sum", op.name, stored=given.shape(one.value), terms=len(one.leaves))
-                if once.after_loop:
-                    cause = replace(cause, kind="scan")
-                    parent = program.regions[op.region].parent
-                    add = add._replace(times=runs[parent])
-                add(once.moves, one.value, cause)
+                hoist = one.hoist if once.after_loop else None
+                if hoist:
+                    add = add._replace(times=runs[program.ops[hoist.loop.carry].region])
+                value = (hoist or one).value
+                cause = Cause(
+                    "scan" if hoist else "sum", op.name, stored=given.shape(value),
+                    terms=len(one.leaves),
+                )  # fmt: skip
+                add(once.moves, value, cause)
             continue
         for v, moves in zip(op.results, choice.result_moves, strict=True):
             if not moves:
@@ -266,8 +269,7 @@ def reduction_of(given: Partitioned, one: Sum) -> Reduction | None:
         for c, leaf in zip(classes, one.leaves, strict=True)
     ]
     past = [given.choices[int(given.classes.of_op[i])] for i in one.hoisted_past(given.program)]
-    layout = given.layouts.table[int(given.layouts.of_value[one.value])]
-    return reduced_once(terms, past, layout.itemsize, given.prices)
+    return reduced_once(terms, past, one.sizes(given.program), given.prices)
 
 
 class _Adder(NamedTuple):

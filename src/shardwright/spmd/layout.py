@@ -39,12 +39,13 @@ class Layout(NamedTuple):
     pinned: Placement | None = None  # its placement whatever the lists say
     rematerialised: bool = False  # a constant subgraph: computed per shard at each use, never moved
     closed: tuple[int, ...] = ()  # axes of the shard_maps around it: it is a shard over them
+    summed: bool = False  # added up over the trips of a loop: may be kept whole until it is reduced
 
     @property
     def geometry(self) -> Layout:
         """What matters for how shards move: the layout without groups and pins."""
         atoms = tuple([a._replace(group=0, bit=NO_BIT, side=0) for a in self.atoms])
-        return self._replace(atoms=atoms, update=False, pinned=None, closed=())
+        return self._replace(atoms=atoms, update=False, pinned=None, closed=(), summed=False)
 
     def pads(self, atom: int) -> bool:
         """Whether an axis may split the atom unevenly: inside a program, if it is a whole dim."""

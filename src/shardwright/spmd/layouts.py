@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -24,10 +24,13 @@ class Layouts:
     def __init__(
         self, analysis: Analysis, axis_sizes: Sequence[int],
         pinned: Mapping[int, Sequence[Sequence[int]]] | None = None,
-        shard_maps: ShardMaps = NO_SHARD_MAPS,
+        shard_maps: ShardMaps = NO_SHARD_MAPS, summed: Collection[int] = (),
     ) -> None:  # fmt: skip
-        """`pinned` maps a value to the axes that split each of its dims, whatever the lists say."""
-        self.table, self.of_value = _fold(analysis, axis_sizes, pinned or {}, shard_maps)
+        """`pinned` maps a value to the axes that split each of its dims, whatever the lists say.
+
+        `summed` are values that are added up over the trips of a loop (spmd.sums.find_summed).
+        """
+        self.table, self.of_value = _fold(analysis, axis_sizes, pinned or {}, shard_maps, summed)
         number: dict[Layout, int] = {}
         self.geometry = [number.setdefault(lay.geometry, len(number)) for lay in self.table]
         self._claims = Claims(self.table, len(analysis.all_groups), axis_sizes)
@@ -49,6 +52,7 @@ def resolution_bits(analysis: Analysis) -> list[int]:
 def _fold(
     analysis: Analysis, axis_sizes: Sequence[int],
     pinned: Mapping[int, Sequence[Sequence[int]]], shard_maps: ShardMaps,
+    summed: Collection[int],
 ) -> tuple[list[Layout], np.ndarray]:  # fmt: skip
     """The distinct layouts and the layout of each value."""
     program, names = analysis.program, analysis.color_table.values
@@ -76,7 +80,7 @@ def _fold(
         constant = constants[v.index]
         key: tuple[object, ...] = (
             id(v.type), at_border, is_update, literal_array, constant, pinned.get(v.index),
-            shards.get(v.index), results.get(v.index),
+            shards.get(v.index), results.get(v.index), v.index in summed,
             *groups[low:high], *sizes[low:high],
             *[decided.get((v.index, dims[r], places[r])) for r in range(low, high)],
         )  # fmt: skip
@@ -93,7 +97,7 @@ def _fold(
             over = shards.get(v.index, ())
             layout = Layout(
                 atoms, itemsize(v.type.dtype), units, at_border, is_update, rematerialised=constant,
-                closed=over,
+                closed=over, summed=v.index in summed,
             )  # fmt: skip
             if v.index in pinned:
                 layout = layout._replace(pinned=_pinned(layout, axes, pinned[v.index]))

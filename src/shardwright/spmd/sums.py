@@ -6,11 +6,12 @@ the gradients of a value that several dots use: Megatron's q, k and v give one a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from math import prod
 from typing import NamedTuple, Protocol
 
 from shardwright.program.ties import Tie
-from shardwright.program.types import LITERAL, NO_OP, Op, Program
+from shardwright.program.types import LITERAL, NO_OP, Op, Program, itemsize
 from shardwright.rules.rule import MATRIX, PASS, Rule
 from shardwright.spmd.follow import Choice
 from shardwright.spmd.layout import REPLICATED, Placement
@@ -34,16 +35,54 @@ class Loop(NamedTuple):
     carry: int  # the tie through which it returns for the next trip, and leaves
 
 
+class Sizes(NamedTuple):
+    """Bytes that are reduced for each element of a leaf."""
+
+    here: int  # where the leaves are
+    hoisted: int  # after the loop; what inner scans have stacked counts all their trips
+
+
+class Hoist(NamedTuple):
+    """How a sum can go on over the trips of a loop around it."""
+
+    value: int  # what the last addition in the loop gives: the new carry
+    loop: Loop
+    orders: tuple[Order, ...]  # [leaves] as `Leaf.order`, in dims of that value
+    stacks: tuple[int, ...]  # ties through which it leaves inner scans, stacked
+
+
 class Sum(NamedTuple):
     """What some partial results are added up to."""
 
-    value: int  # the result of the last addition
+    value: int  # the result of the last addition in their region; of one leaf, its result
     leaves: tuple[Leaf, ...]
-    loop: Loop | None = None  # over whose trips it adds up
+    hoist: Hoist | None = None
 
     def hoisted_past(self, program: Program) -> tuple[int, ...]:
-        """The ops that must move nothing, or the reduction cannot be hoisted out of its loop."""
-        return (*self.loop, program.values[self.value].op) if self.loop else ()
+        """The ops that must move nothing, or the reduction cannot be hoisted out of its loop.
+
+        First the ties through which it enters and leaves the loop: outside it may be sliced.
+        """
+        if self.hoist is None:
+            return ()
+        values = [v for leaf in self.leaves for v in path(program, leaf.op, self.hoist.value)]
+        passed = [program.uses()[v][0] for v in values]
+        return tuple(dict.fromkeys((*self.hoist.loop, *passed)))
+
+    def in_loop(self, program: Program) -> list[int]:
+        """The values in the loop that are terms or totals of what is added up over its trips."""
+        if self.hoist is None:
+            return []
+        values = [v for leaf in self.leaves for v in path(program, leaf.op, self.hoist.value)]
+        return [*values, self.hoist.value, *program.ops[self.hoist.loop.init].results]
+
+    def sizes(self, program: Program) -> Sizes:
+        """Bytes that are reduced for each element of a leaf."""
+        here = itemsize(program.values[self.value].dtype)
+        if self.hoist is None:
+            return Sizes(here, here)
+        inner = [program.regions[program.ops[tie].body[0]].trips for tie in self.hoist.stacks]
+        return Sizes(here, itemsize(program.values[self.hoist.value].dtype) * prod(inner))
 
 
 class Reduction(NamedTuple):
@@ -59,22 +98,38 @@ class MovePrices(Protocol):
     def move_s(self, move: Move) -> float: ...
 
 
+class _Carried(NamedTuple):
+    """A value that is a sum, scaled, transposed or stacked."""
+
+    sum: Sum
+    order: Order  # [dims] dim of the sum
+    stacks: tuple[int, ...] = ()  # ties through which it has left inner scans
+
+
 def find_sums(program: Program) -> list[Sum]:
     """The sums whose partial results are only added up, scaled and transposed.
 
-    Each has at least two leaves in one region, or at least one over the trips of a loop.
+    Each has at least two leaves in one region, or goes on over the trips of a loop.
     """
     uses, loops = program.uses(), _accumulators(program)
-    carried: dict[int, tuple[Sum, Order]] = {}  # value -> (its sum, [dims] dim of the sum)
+    carried: dict[int, _Carried] = {}
     absorbed: set[int] = set()
     over_trips: list[Sum] = []
     for op in program.ops:
+        if op.tie is Tie.SCAN_YS:
+            (v,), (result,) = op.operands, op.results
+            if v in carried and _only_use(program, uses, v, op):
+                one, before, stacks = carried[v]
+                stacked = None, *before  # a new dim in front
+                carried[result] = _Carried(one, stacked, (*stacks, op.index))
+                absorbed.add(v)
         if op.tie or len(op.results) != 1:
             continue
         result = op.results[0]
         if _makes_sums(program, op):
             straight = tuple(range(len(program.values[result].shape)))
-            carried[result] = Sum(result, (Leaf(op.index, straight),)), straight
+            one = Sum(result, (Leaf(op.index, straight),))
+            carried[result] = _Carried(one, straight)
             continue
         order = passing_order(op.rule)
         if order is None:
@@ -90,31 +145,53 @@ def find_sums(program: Program) -> list[Sum]:
         if op.rule.additive:
             if len(inside) != 2 or len(set(inside)) != 2:
                 continue
-            leaves = tuple([
-                Leaf(leaf.op, _then(leaf.order, carried[v][1]))
-                for v in terms for leaf in carried[v][0].leaves
-            ])  # fmt: skip
-            if len(terms) == 2:
-                carried[result] = Sum(result, leaves), order
+            if len(terms) == 2 and not any(carried[v].stacks for v in terms):
+                leaves = [
+                    Leaf(leaf.op, _then(leaf.order, carried[v].order))
+                    for v in terms for leaf in carried[v].sum.leaves
+                ]  # fmt: skip
+                carried[result] = _Carried(Sum(result, tuple(leaves)), order)
             elif len(terms) == 1 and result in loops:
-                over_trips.append(Sum(result, leaves, loops[result]))
+                one, before, stacks = carried[terms[0]]
+                orders = tuple([_then(leaf.order, before) for leaf in one.leaves])
+                hoist = Hoist(result, loops[result], orders, stacks)
+                over_trips.append(one._replace(hoist=hoist))
             else:
                 continue
         else:
             if len(terms) != 1 or len([v for v in op.operands if v != LITERAL]) != 1:
                 continue
-            one, before = carried[terms[0]]
-            carried[result] = one, _then(before, order)
+            one, before, stacks = carried[terms[0]]
+            carried[result] = _Carried(one, _then(before, order), stacks)
         absorbed.update(terms)
-    here = [one for v, (one, _) in carried.items() if v not in absorbed and len(one.leaves) > 1]
+    here = [
+        one for v, (one, *_) in carried.items() if v not in absorbed and len(one.leaves) > 1
+    ]  # fmt: skip
     return over_trips + [one for one in here if not _has_small_leaf(program, one)]
+
+
+def find_summed(program: Program) -> set[int]:
+    """The values inside loops that are terms or totals of what is added up over their trips."""
+    return {v for one in find_sums(program) if one.hoist for v in one.in_loop(program)}
+
+
+def path(program: Program, op: int, last: int) -> Iterator[int]:
+    """The values from the result of an op to another, which is not among them.
+
+    Each is only used to make the next.
+    """
+    value = program.ops[op].results[0]
+    while value != last:
+        yield value
+        (use,) = program.uses()[value]
+        (value,) = program.ops[use].results
 
 
 def find_trips(program: Program) -> dict[int, int]:
     """{op: trips of the loop over which its partial results are only added up}"""
     return {
-        leaf.op: program.regions[program.ops[leaf.op].region].trips
-        for one in find_sums(program) if one.loop for leaf in one.leaves
+        leaf.op: program.regions[program.ops[one.hoist.loop.carry].body[0]].trips
+        for one in find_sums(program) if one.hoist for leaf in one.leaves
     }  # fmt: skip
 
 
@@ -162,10 +239,10 @@ def _then(first: Order, second: Order) -> Order:
 
 
 def reduced_once(
-    terms: Sequence[tuple[OpClass, Choice, Order]], hoisted_past: Sequence[Choice], itemsize: int,
-    prices: MovePrices,
+    terms: Sequence[tuple[OpClass, Choice, Order]], hoisted_past: Sequence[Choice],
+    sizes: Sizes, prices: MovePrices,
 ) -> Reduction | None:  # fmt: skip
-    """How a sum with elements of this size is reduced after the additions; None: before them.
+    """How a sum is reduced after the additions; None: before them.
 
     Before them when its terms are split or reduced differently, or when reducing each of them takes
     less (elements may be smaller before they are added). Out of a loop only an all-reduce is
@@ -176,21 +253,26 @@ def reduced_once(
     same = _dataflow(*terms[0])
     if not first.partial or any(_dataflow(*term) != same for term in terms[1:]):
         return None
-    own = op.results[0].layout.itemsize
-    moves = [m._replace(bytes=m.bytes * itemsize // own) for m in first.result_moves[0]]
-    all_reduced = all(m.kind == ALL_REDUCE for m in moves)
-    if hoisted_past and all_reduced and all(map(_moves_nothing, hoisted_past)):
-        return Reduction(moves, True)
+    own, reduce = op.results[0].layout.itemsize, first.result_moves[0]
+    all_reduced = all(m.kind == ALL_REDUCE for m in reduce)
+    if all_reduced and hoisted_past and _in_place(*hoisted_past):
+        return Reduction([m._replace(bytes=m.bytes * sizes.hoisted // own) for m in reduce], True)
+    moves = [m._replace(bytes=m.bytes * sizes.here // own) for m in reduce]
     apart_s = sum([choice.result_s[0] for _, choice, _ in terms])
     if len(terms) < 2 or sum(map(prices.move_s, moves)) > apart_s:
         return None
     return Reduction(moves, False)
 
 
-def _moves_nothing(choice: Choice) -> bool:
-    """Whether an op moves nothing between devices."""
-    routes = (*choice.operand_moves, *choice.result_moves, choice.exchanges)
-    return not choice.partial and all(m.kind == SLICE for route in routes for m in route)
+def _in_place(init: Choice, carry: Choice, *inside: Choice) -> bool:
+    """Whether nothing moves between devices, and nothing is sliced inside the loop.
+
+    A slice inside would be put off as well: shards would be counted where all of it is carried.
+    """
+    routes = [r for c in (init, carry) for r in (*c.operand_moves, *c.result_moves)]
+    return all(m.kind == SLICE for route in routes for m in route) and not any(
+        c.partial or any(c.operand_moves) or any(c.result_moves) or c.exchanges for c in inside
+    )
 
 
 def _dataflow(op: OpClass, choice: Choice, order: Order) -> list[object]:
@@ -220,6 +302,6 @@ def _only_use(program: Program, uses: list[list[int]], value: int, op: Op) -> bo
         uses[value] == [op.index]
         and op.operands.count(value) == 1
         and source != NO_OP
-        and program.ops[source].region == op.region
+        and program.ops[source].region == op.operand_region
         and program.ops[source].custom == op.custom
     )

@@ -15,7 +15,7 @@ import numpy as np
 
 from shardwright.program.types import LITERAL, TOP, Program
 from shardwright.spmd.opclass import NO_CLASS, OpClasses
-from shardwright.spmd.sums import Order, find_sums
+from shardwright.spmd.sums import Order, Sizes, find_sums
 
 Use = tuple[int, int]  # (op class, operand)
 
@@ -33,7 +33,7 @@ class SharedTransfer:
 class DeferredReduction:
     """Partial results that are only added up: reduced once, after the additions."""
 
-    layout: int  # of what they add up to
+    sizes: Sizes  # bytes that are reduced for each element of a leaf
     leaves: tuple[tuple[int, Order], ...]  # (op class, order of its dims)
     # Op classes that must move nothing, or the reduction cannot be hoisted out of its loop.
     hoisted_past: tuple[int, ...]
@@ -89,17 +89,18 @@ def weigh(program: Program, classes: OpClasses, layout_of: np.ndarray) -> Weight
     for one in sums:
         first, *rest = [(of_op[leaf.op], leaf.order) for leaf in one.leaves]
         past = tuple([of_op[i] for i in one.hoisted_past(program)])
-        key = (int(layout_of[one.value]), (first, *sorted(rest, key=str)), past)
-        home = program.regions[program.ops[one.leaves[0].op].region]
+        key = (one.sizes(program), (first, *sorted(rest, key=str)), past)
         inside, after = added[key]
-        outside = runs[home.parent] if one.loop else 0.0
-        added[key] = (inside + runs[home.index], after + outside)
+        inside += runs[program.ops[one.leaves[0].op].region]
+        if one.hoist:
+            after += runs[program.ops[one.hoist.loop.carry].region]
+        added[key] = (inside, after)
     return Weights(
         compute, exchanges, operands, results,
         [SharedTransfer(*key, weight) for key, weight in sorted(shared.items())],
         [
-            DeferredReduction(layout, leaves, past, weight, after)
-            for (layout, leaves, past), (weight, after) in sorted(added.items(), key=str)
+            DeferredReduction(sizes, leaves, past, weight, after)
+            for (sizes, leaves, past), (weight, after) in sorted(added.items(), key=str)
         ],
         region,
     )  # fmt: skip

@@ -60,6 +60,40 @@ PRESETS = {
     # Llama 3: 8.0 and 70.6 billion parameters.
     "llama_8b": replace(_LLAMA, layers=32, d_model=4096, d_ff=14_336, heads=32, batch=256),
     "llama_70b": replace(_LLAMA, layers=80, d_model=8192, d_ff=28_672, heads=64, batch=512),
+    # Llama 3.1: 405.8 billion.
+    "llama_405b": replace(
+        _LLAMA, layers=126, d_model=16_384, d_ff=53_248, heads=128, seq=8192, batch=512
+    ),
+    # Gemma (arXiv 2403.08295) but for its GeGLU, here SwiGLU: 2.5 and 8.5 billion, heads of 256,
+    # one key/value head in the smaller.
+    "gemma_2b": replace(
+        _BF16,
+        layers=18,
+        d_model=2048,
+        d_ff=16_384,
+        heads=8,
+        kv_heads=1,
+        d_head=256,
+        vocab=256_128,
+        positions="rotary",
+        mlp="swiglu",
+        remat=True,
+        batch=128,
+    ),
+    "gemma_7b": replace(
+        _BF16,
+        layers=28,
+        d_model=3072,
+        d_ff=24_576,
+        heads=16,
+        kv_heads=16,
+        d_head=256,
+        vocab=256_128,
+        positions="rotary",
+        mlp="swiglu",
+        remat=True,
+        batch=128,
+    ),
     # For PartIR's table of collectives (arXiv 2401.11202): 290 gradients, of which ZeRO shards
     # 129. The parameters are our guess from those counts, 9 per layer of which 4 are matrices
     # and 2 outside of which 1 is large; the widths are ours.

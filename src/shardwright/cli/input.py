@@ -10,7 +10,7 @@ import re
 import sys
 import traceback
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from shardwright import search
 from shardwright.errors import ShardwrightError
@@ -71,6 +71,38 @@ def parse_tactic(text: str) -> Any:
     except TypeError:
         wanted = ", ".join(inspect.signature(tactic).parameters)
         raise ShardwrightError(f"cannot read tactic {text!r}", try_=f"{name}({wanted})") from None
+
+
+class Found(NamedTuple):
+    """A function to plan, with the arguments of a call."""
+
+    fn: Any
+    args: tuple[Any, ...]
+    donated: tuple[int, ...] = ()
+
+
+def find_call(target: str, arguments: str) -> Found:
+    """The call that FILE.py:FUNCTION, package.module:FUNCTION or zoo:NAME stands for."""
+    if target.startswith("zoo:"):
+        return _zoo_call(target.removeprefix("zoo:"))
+    module, fn = find_object(target)
+    return Found(fn, find_arguments(module, arguments))
+
+
+def _zoo_call(name: str) -> Found:
+    """A program of the zoo: NAME, or NAME:tiny."""
+    from shardwright.zoo import programs  # needs optax, which only the zoo does
+
+    name, _, size = name.partition(":")
+    known = programs(size or "full")
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=3) or list(known)
+        raise ShardwrightError(
+            f"no program {name!r} of size {size or 'full'} in the zoo",
+            try_=", ".join(f"zoo:{one}" for one in near),
+        )
+    example = known[name]
+    return Found(example.fn, example.args, example.donate_argnums)
 
 
 def find_object(target: str) -> tuple[Any, Any]:

@@ -1,0 +1,243 @@
+"""Train steps written as the codebases have them whose step times were published.
+
+One decoder with the choices in which MaxText, LLM Foundry, TorchTitan, JAX Toolbox and Megatron
+Bridge differ: sequential or parallel blocks, gated MLP or not, experts, tied embeddings, which
+results a rematerialised layer keeps, in which dtype gradients are reduced. Layers are scanned.
+
+Dims: B batch, S sequence, D model, H query heads, N key/value heads, K head, F hidden,
+V vocabulary, E experts, C slots of one expert for one sequence.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+
+from benchmarks import measured_eager as eager
+from benchmarks.measured_attention import flash_attention, splash_attention
+from shardwright.zoo.example import Example
+from shardwright.zoo.parameters import dense, draw, ones, stacked
+from shardwright.zoo.training import adamw, cross_entropy, first_state, make_train_step
+
+# What a rematerialised layer keeps besides its input.
+KEEPS: dict[str, tuple[str, ...] | None] = {
+    "none": None,  # not rematerialised: everything
+    "full": (),
+    "minimal": ("q", "k", "v", "out", "gate", "up", "down"),  # results of dots with weights
+    "minimal_flash": ("q", "k", "v", "context", "out", "gate", "up", "down"),
+    "projections": ("q", "k", "v", "out"),  # MaxText's custom policy of the v6e recipes
+    # TorchTitan's selective policy per op: attention, and every second of wq wk wv wo w1 w3 w2.
+    "every second dot": ("q", "v", "context", "gate", "down"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """The shape and style of a published model and of its batch."""
+
+    layers: int
+    d_model: int
+    heads: int
+    kv_heads: int
+    d_head: int
+    d_ff: int
+    vocab: int
+    seq: int
+    batch: int
+    tied: bool
+    gated: bool
+    parallel: bool = False  # attention and MLP read the same norm and are added
+    rotary: bool = True
+    fused_qkv: bool = False
+    experts: int = 0
+    top_k: int = 0
+    keeps: str = "none"  # a key of KEEPS
+    eager: bool = False  # norms and activations are kernels of their own, nothing is fused
+    reduce_f32: bool = False  # gradients of weights are summed over devices in f32
+    splash_block: int = 0  # of the TPU kernel of attention; 0: flash attention of GPUs
+    fused_backward: bool = False  # of the TPU kernel
+
+    @property
+    def parameters(self) -> int:
+        """The number of parameters, norms left out."""
+        d, f = self.d_model, self.d_ff
+        attention = d * self.d_head * 2 * (self.heads + self.kv_heads)
+        mlp = (3 if self.gated else 2) * d * f * max(self.experts, 1) + d * self.experts
+        return self.layers * (attention + mlp) + self.vocab * d * (1 if self.tied else 2)
+
+
+def train_step(config: Config, name: str) -> Example:
+    """One AdamW step on f32 weights, computed in bf16."""
+    optimizer = adamw()
+    step = make_train_step(functools.partial(_loss, config), optimizer)
+
+    def make(key: jax.Array) -> tuple[Any, Any]:
+        tokens = jnp.zeros((config.batch, config.seq), jnp.int32)
+        state = first_state(draw(_weights(config), key), optimizer)
+        return state, {"tokens": tokens, "targets": tokens}
+
+    return Example(name=name, fn=step, make=make, donate_argnums=(0,))
+
+
+def _weights(config: Config) -> dict[str, Any]:
+    d, f, k, e = config.d_model, config.d_ff, config.d_head, config.experts
+    layer = {"norm1": ones(d), "wo": dense(config.heads, k, d)}
+    if config.fused_qkv:
+        layer["wqkv"] = dense(d, 3, config.heads, k)
+    else:
+        layer["wq"] = dense(d, config.heads, k)
+        layer |= {name: dense(d, config.kv_heads, k) for name in ("wk", "wv")}
+    expert = (e,) if e else ()
+    layer |= {"w1": dense(*expert, d, f), "w2": dense(*expert, f, d)}
+    layer |= {"w3": dense(*expert, d, f)} if config.gated else {}
+    layer |= {"router": dense(d, e)} if e else {}
+    layer |= {} if config.parallel else {"norm2": ones(d)}
+    tree = {
+        "embedding": dense(config.vocab, d),
+        "layers": stacked(layer, config.layers),
+        "final_norm": ones(d),
+    }
+    return tree if config.tied else tree | {"unembedding": dense(d, config.vocab)}
+
+
+def _loss(config: Config, params: Any, batch: Any) -> jax.Array:
+    """The mean cross-entropy of the next token."""
+    x = params["embedding"][batch["tokens"]].astype(jnp.bfloat16)
+    block = functools.partial(_block, config)
+    kept = KEEPS[config.keeps]
+    if kept is not None:
+        policy = jax.checkpoint_policies.save_only_these_names(*kept)
+        block = jax.checkpoint(block, policy=policy, prevent_cse=False)
+    x, _ = jax.lax.scan(lambda x, layer: (block(layer, x), None), x, params["layers"])
+    x = _norm(config, x, params["final_norm"])
+    dot = functools.partial(_dot, config)
+    if config.tied:
+        logits = dot("bsd,vd->bsv", x, params["embedding"])
+    else:
+        logits = dot("bsd,dv->bsv", x, params["unembedding"])
+    return cross_entropy(logits.astype(jnp.float32), batch["targets"])
+
+
+def _block(config: Config, layer: Any, x: jax.Array) -> jax.Array:
+    """One layer on the residual stream x [B, S, D]."""
+    dot = functools.partial(_dot, config)
+    normed = _norm(config, x, layer["norm1"])
+    if config.fused_qkv:
+        q, k, v = jnp.moveaxis(dot("bsd,dchk->bschk", normed, layer["wqkv"]), 2, 0)
+    else:
+        q = dot("bsd,dhk->bshk", normed, layer["wq"])
+        k = dot("bsd,dnk->bsnk", normed, layer["wk"])
+        v = dot("bsd,dnk->bsnk", normed, layer["wv"])
+    q, k, v = (checkpoint_name(x, name) for x, name in ((q, "q"), (k, "k"), (v, "v")))
+    if config.rotary:
+        rotate = eager.through_f32 if config.eager else _rotate
+        q, k = rotate(q), rotate(k)
+    if config.splash_block:
+        context = splash_attention(
+            q, k, v, block=config.splash_block, fused_backward=config.fused_backward
+        )
+    else:
+        context = flash_attention(q, k, v)
+    context = checkpoint_name(context, "context")
+    attended = checkpoint_name(dot("bshk,hkd->bsd", context, layer["wo"]), "out")
+    mlp = _experts if config.experts else _feed_forward
+    if config.parallel:
+        return x + attended + mlp(config, layer, normed)
+    x = x + attended
+    return x + mlp(config, layer, _norm(config, x, layer["norm2"]))
+
+
+def _feed_forward(config: Config, layer: Any, x: jax.Array) -> jax.Array:
+    """The MLP on [B, S, D]."""
+    dot = functools.partial(_dot, config)
+    hidden = checkpoint_name(dot("bsd,df->bsf", x, layer["w1"]), "gate")
+    if config.gated:
+        up = checkpoint_name(dot("bsd,df->bsf", x, layer["w3"]), "up")
+        hidden = _gate(config, hidden, up)
+    elif config.eager:
+        hidden = eager.unary(hidden)
+    else:
+        hidden = jax.nn.relu(hidden) if config.parallel else jax.nn.gelu(hidden)
+    return checkpoint_name(dot("bsf,fd->bsd", hidden, layer["w2"]), "down")
+
+
+def _experts(config: Config, layer: Any, x: jax.Array) -> jax.Array:
+    """A dropless mixture with balanced experts on [B, S, D].
+
+    Every sequence sends top_k S / E tokens to each expert, so the buffers [B, E, C, D] that go to
+    the experts and back have no empty slots.
+    """
+    b, s, _ = x.shape
+    e, k = config.experts, config.top_k
+    dot = functools.partial(_dot, config)
+    gates = jax.nn.softmax(dot("bsd,de->bse", x, layer["router"]).astype(jnp.float32))
+    weight, choice = jax.lax.top_k(gates, k)  # [B, S, k]
+    order = jnp.argsort(choice.reshape(b, s * k), axis=1)  # by expert
+    slots = jnp.arange(s * k).reshape(e, s * k // e)  # [E, C]; a reshape of tokens would tie E to S
+    token = (order // k)[:, slots]  # [B, E, C]
+    weight = jnp.take_along_axis(weight.reshape(b, s * k), order, axis=1)[:, slots]
+    sent = jax.vmap(lambda x, token: x[token])(x, token)
+    sent = eager.unary(sent) if config.eager else sent  # what arrives is sorted by expert
+    hidden = dot("becd,edf->becf", sent, layer["w1"])
+    hidden = _gate(config, hidden, dot("becd,edf->becf", sent, layer["w3"]))
+    done = dot("becf,efd->becd", hidden, layer["w2"])
+    done = eager.unary(done) if config.eager else done  # and back
+    done = done * weight[..., None].astype(x.dtype)
+    return jax.vmap(lambda done, token: jnp.zeros_like(x[0]).at[token].add(done))(done, token)
+
+
+def _gate(config: Config, hidden: jax.Array, up: jax.Array) -> jax.Array:
+    if config.eager:
+        return eager.product(eager.unary(hidden), up)
+    return jax.nn.silu(hidden) * up
+
+
+def _norm(config: Config, x: jax.Array, gain: jax.Array) -> jax.Array:
+    if config.eager:  # its gain, of D numbers, is left out
+        return eager.unary(x)
+    wide = x.astype(jnp.float32)
+    scale = jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + 1e-6)
+    return (wide * scale * gain).astype(x.dtype)
+
+
+def _rotate(x: jax.Array) -> jax.Array:
+    """`x` [B, S, H, K] with the two halves of its last dim turned by angles of its position."""
+    half = x.shape[-1] // 2
+    frequency = 10_000.0 ** (-jnp.arange(half, dtype=jnp.float32) / half)
+    angle = jnp.arange(x.shape[1], dtype=jnp.float32)[:, None, None] * frequency
+    cos, sin = jnp.cos(angle).astype(x.dtype), jnp.sin(angle).astype(x.dtype)
+    a, b = jnp.split(x, 2, axis=-1)
+    return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
+
+
+def _dot(config: Config, subscripts: str, x: jax.Array, w: jax.Array) -> jax.Array:
+    """An einsum in bf16 with an f32 weight; the gradient of the weight is in bf16, or in f32."""
+    if config.reduce_f32:
+        return _dot_f32_gradient(subscripts, x, w)
+    return jnp.einsum(subscripts, x, w.astype(x.dtype))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _dot_f32_gradient(subscripts: str, x: jax.Array, w: jax.Array) -> jax.Array:
+    return jnp.einsum(subscripts, x, w.astype(x.dtype))
+
+
+def _dot_forward(subscripts: str, x: jax.Array, w: jax.Array) -> tuple[jax.Array, Any]:
+    return _dot_f32_gradient(subscripts, x, w), (x, w)
+
+
+def _dot_backward(subscripts: str, kept: Any, dy: jax.Array) -> tuple[jax.Array, jax.Array]:
+    x, w = kept
+    operands, result = subscripts.split("->")
+    left, right = operands.split(",")
+    dx = jnp.einsum(f"{result},{right}->{left}", dy, w.astype(x.dtype))
+    dw = jnp.einsum(f"{left},{result}->{right}", x, dy, preferred_element_type=jnp.float32)
+    return dx, dw
+
+
+_dot_f32_gradient.defvjp(_dot_forward, _dot_backward)

@@ -1,0 +1,120 @@
+"""Commands that hold a saved plan against its function: check, verify."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from shardwright import api
+from shardwright.cli.input import Found, find_call, parse_tactic
+from shardwright.cli.limits import broken_limits, has_limits
+from shardwright.cli.options import (
+    args_option,
+    json_option,
+    limit_options,
+    plan_argument,
+    target_argument,
+)
+from shardwright.cli.output import say, say_json, search_progress, working
+from shardwright.errors import ShardwrightError
+from shardwright.plan import Plan, load
+from shardwright.record.plain import encode
+
+
+@click.command()
+@target_argument
+@plan_argument
+@args_option
+@click.option("--replan", is_flag=True, help="Plan again, as the plan was made, and compare.")
+@limit_options
+@json_option
+def check(
+    target: str, path: str, arguments: str, replan: bool, as_json: bool, **limits: Any
+) -> None:
+    """Whether a saved plan still is for this function. Exit code 1 when not.
+
+    With --replan it is planned again with the same mesh, device and tactics: exit code 1 when
+    the new plan passes a limit, or differs at all where none is given.
+    """
+    saved, call = load(path), find_call(target, arguments)
+    limited = has_limits(**limits)
+    if limited and not replan:
+        raise ShardwrightError("limits are of a new plan", try_="--replan too")
+    changed, broken = "", list[str]()
+    if replan:
+        new = _again(saved, call)
+        changed = saved.diff(new)
+        broken = broken_limits(saved.record, new.record, **limits)
+        failed = bool(broken) if limited else bool(changed)
+    else:
+        try:
+            saved.bind(call.fn, *call.args)
+        except ShardwrightError as error:
+            changed = str(error)
+        failed = bool(changed)
+    if as_json:
+        say_json({"ok": not failed, "changed": changed, "broken": broken})
+    else:
+        lines = [changed] * bool(changed) + [f"limit passed: {line}" for line in broken]
+        if not failed:
+            lines.append(f"{path} is for {target}: {saved!r}")
+        say("\n".join(lines))
+    if failed:
+        raise click.exceptions.Exit(1)
+
+
+def _again(saved: Plan, call: Found) -> Plan:
+    """A new plan of the function, asked for as the saved one was."""
+    asked = saved.record.asked
+    with working("planning again") as update:
+        return api.partition(
+            call.fn, *call.args, mesh=saved.mesh, device=saved.device, memory=asked.memory,
+            tactics=[parse_tactic(text) for text in asked.tactics] or None, seed=asked.seed,
+            donate_argnums=asked.donate_argnums, static_argnums=asked.static_argnums,
+            labels=asked.labels or None, tie=asked.tie, overlap=saved.cost.overlap,
+            progress=search_progress(update),
+        )  # fmt: skip
+
+
+@click.command()
+@target_argument
+@plan_argument
+@args_option
+@click.option(
+    "--target", "on", help="cpu:8, tpu:v5e:4x4, cuda:h100:2x8; this machine if not given."
+)
+@click.option("--run", is_flag=True, help="Also compare results with the unsharded function's.")
+@json_option
+def verify(
+    target: str, path: str, arguments: str, on: str | None, run: bool, as_json: bool
+) -> None:
+    """Compile a saved plan: predicted against compiled. Exit code 1 when they disagree."""
+    saved, call = load(path), find_call(target, arguments)
+    with working("tracing") as update:
+        bound = saved.bind(call.fn, *call.args)
+        if update is not None:
+            update(f"compiling for {on or 'this machine'}" + " and running" * run)
+        found = bound.verify(on, run=run)
+    if as_json:
+        rows = [
+            {
+                "kind": row.kind, "axes": row.axes, "predicted": row.predicted,
+                "compiled": row.compiled, "missing_bytes": row.missing_bytes,
+                "extra_bytes": row.extra_bytes,
+            }
+            for row in found.traffic.rows
+        ]  # fmt: skip
+        plain = {name: getattr(found, name) for name in _FIGURES}
+        say_json(encode(plain | {"ok": found.ok, "collectives": rows, "text": str(found)}))
+    else:
+        say(str(found))
+    if not found:
+        raise click.exceptions.Exit(1)
+
+
+_FIGURES = (
+    "target", "platform", "predicted_bytes", "compiled_bytes", "link_error", "predicted_link_s",
+    "compiled_link_s", "predicted_peak_bytes", "compiled_peak_bytes", "memory_error",
+    "rematerialisations", "cycles", "largest_error", "numbers_agree",
+)  # fmt: skip

@@ -1,0 +1,84 @@
+"""Commands that list what Shardwright knows: devices, rules, zoo."""
+
+from __future__ import annotations
+
+import difflib
+
+import click
+
+from shardwright.cli.options import json_option
+from shardwright.cli.output import say_json, say_table
+from shardwright.cost.devices import devices as known_devices
+from shardwright.errors import ShardwrightError
+from shardwright.record.plain import encode
+from shardwright.report.words import human_bytes
+
+
+@click.command()
+@json_option
+def devices(as_json: bool) -> None:
+    """The devices that Shardwright knows."""
+    known = known_devices()
+    if as_json:
+        say_json({name: encode(device) for name, device in known.items()})
+        return
+    titles = ("device", "bf16 FLOP/s", "memory", "memory/s", "link/s", "also called")
+    rows = [
+        (
+            name, f"{d.matrix_flops_per_s('bf16'):.3g}", human_bytes(d.usable_bytes),
+            human_bytes(d.memory_bytes_per_s), human_bytes(d.link_bytes_per_s),
+            ", ".join(d.aliases),
+        )
+        for name, d in known.items()
+    ]  # fmt: skip
+    say_table(titles, rows, right=(1, 2, 3, 4))
+
+
+@click.command()
+@click.argument("primitive", required=False)
+@json_option
+def rules(primitive: str | None, as_json: bool) -> None:
+    """What is known about each primitive of JAX, or about one: its factor rule on examples."""
+    from shardwright.rules import OPAQUE, RULES, STRUCTURAL, lookup
+    from shardwright.rules.examples import EXAMPLES, isolate
+
+    names = [*RULES, *OPAQUE, *STRUCTURAL]
+    if primitive is not None and primitive not in names:
+        near = difflib.get_close_matches(primitive, names, n=3)
+        raise ShardwrightError(
+            f"no primitive {primitive!r} is known", try_=", ".join(near) or "sw.rule: add its rule"
+        )
+    rows = [
+        (e.primitive, str(lookup(isolate(e).op)), e.note or "")
+        for e in EXAMPLES if primitive in (None, e.primitive)
+    ]  # fmt: skip
+    rows += [
+        (name, "computed in full on every device", why)
+        for name, why in OPAQUE.items() if primitive in (None, name)
+    ]  # fmt: skip
+    rows += [
+        (name, "taken apart by tracing", how)
+        for name, how in STRUCTURAL.items() if primitive in (None, name)
+    ]  # fmt: skip
+    if as_json:
+        say_json([{"primitive": p, "rule": rule, "note": note} for p, rule, note in rows])
+    else:
+        say_table(("primitive", "rule", "note"), sorted(rows), right=())
+
+
+@click.command()
+@click.option("--size", type=click.Choice(["tiny", "full"]), default="full", show_default=True)
+@json_option
+def zoo(size: str, as_json: bool) -> None:
+    """The models of the zoo. Plan one: shardwright plan zoo:NAME --mesh data=4,model=4"""
+    from shardwright.zoo.catalog import CATALOG
+
+    rows = [
+        (name, entry.module, entry.full if size == "full" else entry.tiny or "")
+        for name, entry in CATALOG.items()
+        if size == "full" or entry.tiny is not None
+    ]
+    if as_json:
+        say_json([{"name": n, "model": m, "preset": p} for n, m, p in rows])
+    else:
+        say_table(("program", "model", "preset"), rows, right=())

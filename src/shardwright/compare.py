@@ -1,0 +1,237 @@
+"""compare(): variants of a program, on meshes of devices, planned in one go.
+
+Every job gets a quick look first: the named strategies, and a bound that holds however the program
+is split. Jobs that cannot be best are left at that; the others are searched.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple
+
+from shardwright import cache
+from shardwright.api import plan_program
+from shardwright.cost.cost import Cost
+from shardwright.errors import ShardwrightError
+from shardwright.options import Options
+from shardwright.plan import Plan
+from shardwright.processes import run_all
+from shardwright.record.comparison import ComparisonRecord, Row, best_row, pareto_front
+from shardwright.record.plain import encode
+from shardwright.record.types import PlanRecord
+from shardwright.search.bounds import least_factor_s
+from shardwright.search.items import Items, count_items
+from shardwright.search.screen import screen
+from shardwright.search.wishes import constrained_model
+from shardwright.variants import Job, read_jobs, read_variants, reason
+
+Per = str | Callable[..., float] | None
+NOT_BEST = "a quick look found no plan that fits, and none could be the fastest"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The rows of a comparison, and the plans behind them."""
+
+    record: ComparisonRecord
+    plans: tuple[Plan | None, ...]  # of the rows that were searched; bind() one to run it
+    best: Plan | None  # ready to run; None: nothing fits
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """One row per variant, mesh and device, in the order asked for."""
+        return self.record.rows
+
+    @property
+    def pareto(self) -> list[Row]:
+        """Rows that no other beats in both time and memory, fastest first."""
+        return [self.rows[i] for i in self.record.pareto]
+
+    def __str__(self) -> str:
+        from shardwright.report.comparison import format_comparison
+
+        return format_comparison(self.record)
+
+    def to_html(self) -> str:
+        """The comparison as one self-contained page."""
+        from shardwright.report.comparison import comparison_html
+
+        return comparison_html(self.record)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The comparison as plain data, for JSON."""
+        return encode(self.record)
+
+
+def compare(
+    variants: Mapping[str, Any] | Callable[..., Any],
+    /,
+    *args: Any,
+    mesh: Any,
+    device: Any = None,
+    grid: Mapping[str, Sequence[Any]] | None = None,
+    per: Per = None,
+    processes: int | None = None,
+    **given: Any,
+) -> Comparison:
+    """The plans of all variants on all meshes and devices, and which of them is best.
+
+        sw.compare({"full": step_a, "dots": step_b}, state, batch, mesh=[{"data": 8}, 16])
+        sw.compare(make_step, state, batch, mesh=8, grid={"remat": ["full", "dots"]})
+
+    - `variants`: functions by name, or a factory that is called with every point of the `grid`. A
+      function with arguments of its own is a pair (function, arguments);
+    - `mesh`, `device`: one or a list, each as partition() takes it;
+    - `per`: what is counted: "token", "example" or "step", or a function of a variant's arguments
+      that gives a number. By default tokens where all variants have a sequence, else examples;
+    - `processes`: how many plan at once, by default one per CPU.
+
+    Other keywords are options of partition(), or arguments of the functions. A variant that does
+    not trace or fit is a row that says why.
+    """
+    options = {f.name: given.pop(f.name) for f in fields(Options) if f.name in given}
+    jobs = read_jobs(read_variants(variants, args, given, grid), mesh, device, options)
+    unit, items = count(jobs, per)
+    found = plan_jobs(jobs, items, processes)
+    rows = _rows(jobs, found, items)
+    best = best_row(rows)
+    plans = [Plan(one.record) if one.record is not None else None for one in found]
+    if best is not None and (plan := plans[best]) is not None:
+        variant = jobs[best].variant
+        plans[best] = plan.bind(variant.fn, *variant.args, **variant.kwargs)
+    return Comparison(
+        ComparisonRecord(per=unit, rows=rows, best=best, pareto=pareto_front(rows)),
+        tuple(plans),
+        None if best is None else plans[best],
+    )
+
+
+class Found(NamedTuple):
+    """What is known of one job."""
+
+    mesh: str = ""  # the best of its candidates
+    cost: Cost | None = None
+    bound_s: float = 0.0  # no plan is faster; of what was not searched
+    record: PlanRecord | None = None  # None: it was not searched, or there is no plan
+    why: str = ""
+
+
+def plan_jobs(
+    jobs: Sequence[Job], items: Sequence[float], processes: int | None = None
+) -> list[Found]:
+    """What is found for each job; those that decide the same are planned once."""
+    first: dict[str, int] = {}
+    like = [i if job.why else first.setdefault(job.same, i) for i, job in enumerate(jobs)]
+    found = {i: Found(why=job.why) for i, job in enumerate(jobs) if job.why}
+    for i in first.values():
+        record = cache.find(jobs[i].key) if cache.wanted(jobs[i].options) else None
+        if record is not None:
+            found[i] = _planned(record)
+    rest = [i for i in first.values() if i not in found]
+    looks = run_all([functools.partial(look, jobs[i]) for i in rest], processes)
+    found |= dict(zip(rest, looks, strict=True))
+    reached_s = [one.cost.step_s / items[i] for i, one in found.items() if one.cost is not None]
+    fastest_s = min(reached_s, default=math.inf)
+    hopeful = [i for i in rest if found[i].bound_s / items[i] <= fastest_s]
+    searched = run_all([functools.partial(search_job, jobs[i]) for i in hopeful], processes)
+    for i, one in zip(hopeful, searched, strict=True):
+        found[i] = _kept(jobs[i], one)
+    return [found[i] for i in like]
+
+
+def look(job: Job) -> Found:
+    """A quick look at a job: the best named strategy on each mesh, and a bound on all plans."""
+    assert job.analysis is not None
+    bound_s, best, mesh, why = math.inf, None, job.asked, ""
+    for candidate in job.meshes:
+        try:
+            model = constrained_model(
+                job.analysis, candidate, job.options.device, job.options.tactics,
+                overlap=job.options.overlap,
+            )  # fmt: skip
+            quick = screen(model, job.limit_bytes, job.options.tactics)
+        except ShardwrightError as error:
+            why = why or reason(error)
+            continue
+        assert quick.best is not None
+        bound_s = min(bound_s, float(least_factor_s(model).sum()))
+        cost = model.cost(quick.decisions(quick.best))
+        if cost.peak_bytes <= job.limit_bytes and (best is None or cost.step_s < best.step_s):
+            best, mesh = cost, str(candidate)
+    if best is None and bound_s < math.inf:
+        why = NOT_BEST
+    return Found(mesh, best, bound_s, why="" if best is not None else why)
+
+
+def search_job(job: Job) -> Found:
+    """The plan of a job, or why there is none."""
+    assert job.analysis is not None
+    options = replace(job.options, progress=None)
+    try:
+        return _planned(plan_program(job.variant.fn, job.analysis, job.meshes, options).record)
+    except ShardwrightError as error:
+        return Found(job.asked, why=reason(error))
+
+
+def _planned(record: PlanRecord) -> Found:
+    return Found(str(record.mesh), record.cost, record=record)
+
+
+def _kept(job: Job, found: Found) -> Found:
+    """Keeps the plan of a job for another time; a note in it when that cannot be done."""
+    if found.record is None or not cache.wanted(job.options):
+        return found
+    note = cache.keep(job.key, found.record)
+    if note is None:
+        return found
+    return found._replace(record=replace(found.record, notes=(*found.record.notes, note)))
+
+
+def _rows(jobs: Sequence[Job], found: Sequence[Found], items: Sequence[float]) -> tuple[Row, ...]:
+    first: dict[str, str] = {}  # job: the variant that has the same program on the same mesh
+    rows = []
+    for job, one, n in zip(jobs, found, items, strict=True):
+        other = job.variant.name if job.why else first.setdefault(job.same, job.variant.name)
+        rows.append(Row(
+            variant=job.variant.name, mesh=one.mesh or job.asked,
+            devices=job.meshes[0].size if job.meshes else 0, device=job.options.device.name,
+            cost=one.cost, limit_bytes=job.limit_bytes, items=n, searched=one.record is not None,
+            bound_s=one.bound_s, same_as=other if other != job.variant.name else "", why=one.why,
+        ))  # fmt: skip
+    return tuple(rows)
+
+
+# What a step processes ----------------------------------------------------------------------
+
+
+def count(jobs: Sequence[Job], per: Per) -> tuple[str, list[float]]:
+    """(what is counted, how many of it one step of each job processes)."""
+    if callable(per):
+        name = getattr(per, "__name__", "item")
+        named = name if name.isidentifier() else "item"  # not: <lambda>
+        return named, [1.0 if job.why else float(per(*job.variant.args)) for job in jobs]
+    seen: dict[int, Items] = {}
+    for job in jobs:
+        if job.analysis is not None and id(job.analysis) not in seen:
+            seen[id(job.analysis)] = count_items(job.analysis)
+    counts = {
+        "token": [seen[id(job.analysis)].tokens if job.analysis else 1 for job in jobs],
+        "example": [seen[id(job.analysis)].examples if job.analysis else 1 for job in jobs],
+        "step": [1] * len(jobs),
+    }
+    unit = next(u for u in counts if all(counts[u])) if per is None else per
+    if unit not in counts:
+        raise ShardwrightError(
+            f"per={unit!r:.60} is nothing that a step processes",
+            try_="'token', 'example', 'step', or a function of the arguments that gives a number",
+        )
+    for job, n in zip(jobs, counts[unit], strict=True):
+        if not n:
+            raise ShardwrightError(
+                f"{job.variant.name!r} has no {unit}s that can be counted",
+                try_="per='step', or per=lambda *args: how many a step processes",
+            )
+    return unit, [float(n) for n in counts[unit]]

@@ -1,0 +1,65 @@
+"""Pallas kernels on shards: the same kernel with the steps of one device."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from shardwright import _jax
+from shardwright.errors import ShardwrightError
+from shardwright.rules.grid import KernelGrid, kernel_grid
+
+
+def kernel_on_shards(
+    eqn: Any, shards: Sequence[Any], results: Sequence[tuple[int, ...]]
+) -> dict[str, Any]:
+    """The parameters of a pallas_call that runs the steps of these shards."""
+    params = eqn.params
+    mapping, grid = params["grid_mapping"], kernel_grid(params)
+    shapes = [*(shard.shape for shard in shards), *results]
+    _check(eqn, grid, shapes)
+    shapes = shapes[grid.index_operands :]
+    sizes = list(grid.sizes)
+    for blocks, shape in zip(grid.blocks, shapes, strict=True):
+        for block, size in zip(blocks, shape, strict=True):
+            if block.grid is not None:
+                sizes[block.grid] = size // block.size * block.group
+
+    mappings = tuple(
+        dataclasses.replace(m, array_aval=m.array_aval.update(shape=shape))
+        for m, shape in zip(mapping.block_mappings, shapes, strict=True)
+    )
+    changes: dict[str, Any] = {
+        "grid_mapping": dataclasses.replace(mapping, grid=tuple(sizes), block_mappings=mappings),
+        "out_avals": tuple(
+            a.update(shape=shape) for a, shape in zip(params["out_avals"], results, strict=True)
+        ),
+    }
+    if params.get("cost_estimate") is not None:  # the compiler schedules by it
+        here = prod(sizes) / prod(grid.sizes)
+        fields = dataclasses.asdict(params["cost_estimate"])
+        less = {name: int(value * here) for name, value in fields.items()}
+        changes["cost_estimate"] = dataclasses.replace(params["cost_estimate"], **less)
+    return changes
+
+
+def _check(eqn: Any, grid: KernelGrid, shapes: Sequence[tuple[int, ...]]) -> None:
+    """Raises where a rule of the user's splits what the kernel cannot do in shards."""
+    whole = [v.aval.shape for v in (*eqn.invars, *eqn.outvars)]
+    for n, (shape, before) in enumerate(zip(shapes, whole, strict=True)):
+        for d in [d for d, size in enumerate(shape) if size != before[d]]:
+            which = f"operand {n}" if n < len(eqn.invars) else f"result {n - len(eqn.invars)}"
+            why = "every step of it reads all of that"
+            if n >= grid.index_operands:
+                block = grid.blocks[n - grid.index_operands][d]
+                if shape[d] % block.size == 0:
+                    continue
+                why = f"no block of {block.size} fits in its shards of {shape[d]}"
+            name = _jax.kernel_name(eqn.params)
+            raise ShardwrightError(
+                f"the rule of kernel {name!r} splits dim {d} of {which}: {why}",
+                at=next(_jax.frames(eqn.source_info), None),
+                try_=f'replicate= with that factor in sw.rule("{name}", ...), or other blocks',
+            )

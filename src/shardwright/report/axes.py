@@ -1,0 +1,129 @@
+"""What each mesh axis is used for, a sentence each: the batch, and every weight and moment (FSDP).
+
+The lists say what an axis is for; how much of the weights it splits is read off their specs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shardwright.record.types import Claim, GroupRow, PlanRecord
+from shardwright.report import facts
+from shardwright.report.pattern import BATCH, EXPERTS, HIDDEN, ON_DATA, RESIDUAL, SEQUENCE
+from shardwright.report.words import change, human_seconds, listed, type_bytes
+
+ALL, SOME = 0.995, 0.005  # shares that are called every and none
+DIMS = 3  # dims named in a sentence
+NAMES = {"parameters": "weight", "optimiser state": "moment"}
+
+
+def axis_sentences(record: PlanRecord) -> dict[str, str]:
+    """{axis: what it is used for}"""
+    return {axis: axis_sentence(record, axis) for axis in record.mesh.names}
+
+
+def axis_sentence(record: PlanRecord, axis: str) -> str:
+    """What one axis splits, in the order in which arrays give it to their dims."""
+    groups = {g.label: g for g in record.groups}
+    claims = [(c, groups.get(c.group)) for c in record.decisions[axis]]
+    first = next((i for i, (_, g) in enumerate(claims) if _role(g) in ON_DATA), len(claims))
+    before, after = claims[:first], claims[first:]
+    parts = [*_on_weights(before), *_on_data(record, axis, after, elsewhere=bool(before))]
+    return "; ".join(parts) if parts else f"nothing{_why_nothing(record, axis)}"
+
+
+def _role(group: GroupRow | None) -> str:
+    return group.role if group is not None else HIDDEN
+
+
+def _on_weights(claims: Sequence[tuple[Claim, GroupRow | None]]) -> list[str]:
+    """Dims of weights come first: arrays that have them are split there."""
+    full = [(c, g) for c, g in claims if not c.scope]
+    experts = [g for _, g in full if _role(g) == EXPERTS]
+    residual = [g for _, g in full if _role(g) == RESIDUAL]
+    hidden = [(c, g) for c, g in full if _role(g) == HIDDEN]
+    parts = ["the experts (expert parallel)"] if experts else []
+    parts += ["the residual stream"] if residual else []
+    if hidden:
+        dims = [c.group for c, _ in hidden]
+        many = "s" * (len(dims) > 1)
+        parts.append(f"the hidden dim{many} {listed(dims, DIMS)} (tensor parallel)")
+    if len(full) < len(claims):
+        parts.append("moments and gradients (ZeRO-2)")
+    return parts
+
+
+def _on_data(
+    record: PlanRecord, axis: str, claims: Sequence[tuple[Claim, GroupRow | None]], *,
+    elsewhere: bool,
+) -> list[str]:  # fmt: skip
+    """The batch or the sequence comes first; weights take the axis where those leave it free."""
+    if not claims:
+        return []
+    words, names = [], []
+    for claim, group in claims:
+        role = _role(group)
+        if role == BATCH:
+            words.append("the batch")
+        elif role == SEQUENCE and "the batch" not in words:  # which takes the axis where both are
+            words.append(f"the sequence {facts.conflict_side(claim, group)}".rstrip())
+            names.append("sequence parallel" if elsewhere else "context parallel")
+        elif role in ON_DATA and role != SEQUENCE:
+            words.append(claim.group)
+    weights = [(c, g) for c, g in claims if _role(g) not in ON_DATA]
+    name = ""
+    if weights:
+        scoped = all(c.scope for c, _ in weights)
+        words.append("moments and gradients" if scoped else _share(record, axis))
+        name = "ZeRO-2" if scoped else "FSDP"
+    elif words == ["the batch"]:
+        name = "data parallel"
+    names += [name] if name else []
+    listed_words = list(dict.fromkeys(words))
+    last = f", and {listed_words[-1]}" if len(listed_words) > 1 else ""
+    text = ", ".join(listed_words[:-1] or listed_words) + last
+    text += f" ({', '.join(dict.fromkeys(names))})" if names else ""
+    return [f"elsewhere {text}" if elsewhere else text]
+
+
+def _share(record: PlanRecord, axis: str) -> str:
+    """How much of the weights and of the optimiser's moments an axis splits, in words."""
+    shares = {}
+    for kind, noun in NAMES.items():
+        paths = [path for path, one in record.kinds.items() if one == kind]
+        total = sum(type_bytes(record.arguments[path]) for path in paths)
+        split = [path for path in paths if any(axis in on for on in record.specs[path])]
+        if total:
+            shares[noun] = sum(type_bytes(record.arguments[path]) for path in split) / total
+    if not shares:
+        return "weights"
+    if all(share >= ALL for share in shares.values()):
+        return f"every {' and '.join(shares)}"
+    nouns = {noun: share for noun, share in shares.items() if share >= SOME}
+    texts = [f"{_part(share)} {noun}{'s' * (share < ALL)}" for noun, share in nouns.items()]
+    return " and ".join(texts) or "single weights"
+
+
+def _part(share: float) -> str:
+    return "every" if share >= ALL else f"{share:.0%} of the"
+
+
+def _why_nothing(record: PlanRecord, axis: str) -> str:
+    """Why nothing is split over an axis: what the best tactic that uses it would cost."""
+    if record.mesh.shape[axis] == 1:
+        return ": it has one device"
+    names = (f"({axis})", f"({axis},")
+    rows = [
+        b for b in facts.ranked_baselines(record)
+        if b.fits and any(part in b.name for part in names)
+        and b.cost.step_s > record.cost.step_s
+    ]  # fmt: skip
+    if not rows:
+        return ""
+    best, cost = rows[0], record.cost
+    more, less = best.cost.link_s - cost.link_s, cost.compute_s - best.cost.compute_s
+    if less > 0:
+        price = f"saves {human_seconds(less)} of compute and adds {human_seconds(more)} of links"
+    else:
+        price = f"takes {change(best.cost.step_s, cost.step_s)}"
+    return f"; of the tactics that use it {best.name} is best, and {price}"

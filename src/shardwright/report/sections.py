@@ -1,0 +1,253 @@
+"""The parts of the page as rows and numbers, each a function of the record."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shardwright.cost.cost import Cost
+from shardwright.cost.timeline import KINDS
+from shardwright.record.types import PlanRecord, Spec
+from shardwright.report import facts
+from shardwright.report.causes import brief
+from shardwright.report.charts import HEIGHT, Bar, memory_areas, pareto, time_axis
+from shardwright.report.eject import starred
+from shardwright.report.mesh_drawing import draw_mesh
+from shardwright.report.pattern import HIDDEN, roles
+from shardwright.report.questions import local_shape
+from shardwright.report.words import (
+    change,
+    human_bytes,
+    human_seconds,
+    short_path,
+    short_source,
+    spec_text,
+    times,
+    type_bytes,
+)  # fmt: skip
+
+TACTICS, FUNCTIONS, DRAWINGS = 14, 10, 24  # rows, and different drawings of the mesh
+HEADROOM = 1.5  # a limit within so many times the peak is drawn
+_MATRIX = ("dot_general", "conv_general_dilated", "ragged_dot", "ragged_dot_general")
+
+
+def step_chart(
+    record: PlanRecord, whole_s: float | None = None, highest: float | None = None
+) -> dict[str, Any]:
+    """Tracks of compute and links and the memory below them, on one axis of time."""
+    bars, loops = time_axis(record, whole_s)
+    tracks: dict[str, list[tuple[float, float, str]]] = {"compute": []}
+    for bar in bars:
+        if bar.span.compute_s:
+            kind = "matrix" if bar.span.op in _MATRIX else "vector"
+            tracks["compute"].append((bar.compute, bar.end - bar.compute, kind))
+        at = bar.begin
+        for row in bar.span.moves:
+            c = record.collectives[row]
+            width = (bar.compute - bar.begin) * c.seconds / (_links(record, bar) or 1.0)
+            tracks.setdefault(f"links over {'+'.join(c.axes)}", []).append((at, width, "link"))
+            at += width
+    peak, limit = record.cost.peak_bytes, record.limit_bytes
+    top = highest or (limit if peak <= limit <= HEADROOM * peak else peak) or 1
+    return {
+        "tracks": tracks, "loops": loops,
+        "depth": 1 + max((one.depth for one in loops), default=-1),
+        "areas": memory_areas(bars, top), "top": top, "height": HEIGHT,
+        "limit_y": HEIGHT * (1 - limit / top) if limit <= top else None,
+        "exposed_s": record.cost.step_s - record.cost.compute_s,
+        "data": {
+            "at": [[round(bar.begin, 2), round(bar.end, 2)] for bar in bars],
+            "texts": [_readout(record, bar) for bar in bars],
+        },
+    }  # fmt: skip
+
+
+def _links(record: PlanRecord, bar: Bar) -> float:
+    return sum(record.collectives[row].seconds for row in bar.span.moves)
+
+
+def _readout(record: PlanRecord, bar: Bar) -> list[str]:
+    """What stands under the pointer: the line, its seconds, what moves, what is in memory."""
+    span, runs = bar.span, bar.runs
+    often = f" in {times(runs)[1:]} trips" if runs > 1 else ""
+    where = short_source(span.source) or "no line of yours"
+    texts = [where, f"{span.op}: {human_seconds(runs * span.compute_s)} of compute{often}"]
+    if span.moves:
+        rows = [record.collectives[row] for row in span.moves]
+        named = dict.fromkeys(f"{c.kind} over {'+'.join(c.axes)} ({brief(c.cause)})" for c in rows)
+        seconds = runs * sum(c.seconds for c in rows)
+        texts.append(f"{human_seconds(seconds)} on links: {', '.join(list(named)[:3])}")
+    held = [f"{k} {human_bytes(b)}" for k, b in zip(KINDS, span.bytes, strict=True) if b]
+    texts.append(f"{human_bytes(sum(span.bytes))} in memory: {', '.join(held)}")
+    return texts
+
+
+def arrays(record: PlanRecord) -> dict[str, Any]:
+    """Arguments and large intermediates, and the drawings of the mesh that they share."""
+    known = {path: (type_, record.specs[path]) for path, type_ in record.arguments.items()}
+    rows = [(short_path(path), type_, spec, "arguments")
+            for path, (type_, spec) in starred(known).items()]  # fmt: skip
+    rows += [
+        (f"{row.op} at {short_source(row.source)}", row.type, row.spec, "intermediates")
+        for row in record.arrays
+    ]
+    used: dict[Spec, int] = {}
+    out: list[dict[str, Any]] = []
+    for name, type_, spec, group in rows:
+        split = tuple(on for on in spec)
+        if split not in used and len(used) == DRAWINGS:
+            continue
+        number = used.setdefault(split, len(used))
+        size, shards = type_bytes(type_), _shards(record, spec)
+        copies = record.mesh.size // shards
+        caption = (
+            f"{local_shape(type_, spec, record.mesh.shape)}, {spec_text(spec)}: each device holds"
+            f" {human_bytes(size / shards)} of {human_bytes(size)}"
+        )
+        if 1 < shards < record.mesh.size:
+            caption += f"; each of {shards} shards is on {copies} devices"
+        out.append({
+            "number": len(out), "name": name, "group": group, "drawing": number, "caption": caption,
+        })  # fmt: skip
+    first = next((row["number"] for row in out if any(list(used)[row["drawing"]])), 0)
+    drawings = [draw_mesh(record.mesh, spec) for spec in used]
+    return {"rows": out, "drawings": drawings, "first": out[first] if out else None}
+
+
+def _shards(record: PlanRecord, spec: Spec) -> int:
+    shards = 1
+    for on in spec:
+        for axis in on:
+            shards *= record.mesh.shape[axis]
+    return shards
+
+
+def scatter(record: PlanRecord) -> dict[str, Any]:
+    """Time against memory: points, the front, and what a pointer reads."""
+    points = pareto(record)
+    front = sorted((p for p in points if p.best), key=lambda p: p.x)
+    texts = [
+        [
+            p.name,
+            f"{human_seconds(p.step_s)}, {human_bytes(p.peak_bytes)}"
+            + (" (does not fit)" if not p.fits else "")
+            + (", on the front" if p.best else ""),
+        ]
+        for p in points
+    ]
+    return {
+        "points": points, "front": " ".join(f"{p.x:.1f},{p.y:.1f}" for p in front),
+        "fastest": min(p.step_s for p in points), "slowest": max(p.step_s for p in points),
+        "smallest": min(p.peak_bytes for p in points), "largest": max(p.peak_bytes for p in points),
+        "data": texts,
+    }  # fmt: skip
+
+
+def lists(record: PlanRecord) -> list[dict[str, Any]]:
+    """Per axis: its size and what claims it."""
+    groups_, named = {g.label: g for g in record.groups}, roles(record)
+    out = []
+    for axis, claims in record.decisions.items():
+        rows = []
+        for claim in claims:
+            group, role = groups_.get(claim.group), named.get(claim.group, HIDDEN)
+            about = ["/".join(map(str, group.sizes[:2])) if group else ""]
+            about += [role] * (role != HIDDEN) + facts.claim_notes(claim, group)
+            rows.append({"label": claim.group, "notes": about, "dims": group.dims if group else ()})
+        out.append({"name": axis, "size": record.mesh.shape[axis], "claims": rows})
+    return out
+
+
+def _parts(rows: list[tuple[str, float]], whole: float) -> list[dict[str, Any]]:
+    """Parts of a bar: name, amount and share of the bar's width in percent."""
+    return [
+        {"name": name, "amount": amount, "width": round(100 * amount / whole, 3) if whole else 0}
+        for name, amount in rows
+        if amount
+    ]
+
+
+def time_parts(record: PlanRecord) -> list[dict[str, Any]]:
+    """Compute and links as parts of a bar."""
+    cost = record.cost
+    both = cost.compute_s + cost.link_s
+    return _parts([("compute", cost.compute_s), ("links", cost.link_s)], both)
+
+
+def memory_parts(record: PlanRecord) -> dict[str, Any]:
+    """The peak by kind; the bar is as wide as the limit, or as the peak when that is more."""
+    kinds = record.memory.by_kind
+    order = [k for k in KINDS if k in kinds] + sorted(set(kinds) - set(KINDS))
+    limit, peak = record.limit_bytes, record.cost.peak_bytes
+    whole = max(limit, peak, 1)
+    return {
+        "parts": _parts([(kind, kinds[kind]) for kind in order], whole),
+        "limit_at": round(100 * limit / whole, 3),
+    }
+
+
+def tactics(record: PlanRecord) -> dict[str, Any]:
+    """The plan and the fastest tactics as bars on one scale."""
+    cost, shown = record.cost, facts.first_baselines(record, TACTICS)
+    slowest = max([cost.step_s, *(b.cost.step_s for b in shown)])
+
+    def row(
+        name: str, c: Cost, fits: bool, mine: bool, also: tuple[str, ...] = ()
+    ) -> dict[str, Any]:
+        other = "the same" if facts.same_cost(c, cost) else change(c.step_s, cost.step_s)
+        return {
+            "name": name, "cost": c, "fits": fits, "mine": mine, "also": also,
+            "compute": round(100 * c.compute_s / slowest, 3) if slowest else 0,
+            "links": round(100 * (c.step_s - c.compute_s) / slowest, 3) if slowest else 0,
+            "change": "" if mine else other,
+        }  # fmt: skip
+
+    rows = [row("this plan", cost, cost.peak_bytes <= record.limit_bytes, True)]
+    rows += [row(b.name, b.cost, b.fits, False, b.also) for b in shown]
+    every = len(facts.ranked_baselines(record))
+    return {"rows": rows, "left": every - len(shown), "all": every}
+
+
+def by_function(record: PlanRecord) -> list[dict[str, Any]]:
+    """Seconds on links by the function that causes them, which is a layer, split by collective."""
+    found: dict[str, dict[str, float]] = {}
+    for line in facts.lines_that_move(record):
+        file, _, function = line.source.partition(" ")
+        name = f"{function} ({file.partition(':')[0]})" if function else file
+        kinds = found.setdefault(name, {})
+        kinds[line.kind] = kinds.get(line.kind, 0.0) + line.seconds
+    rows = sorted(found.items(), key=lambda row: -sum(row[1].values()))
+    longest = sum(rows[0][1].values()) if rows else 1.0
+    return [
+        {"name": name, "seconds": sum(kinds.values()),
+         "parts": _parts(sorted(kinds.items()), longest)}
+        for name, kinds in rows[:FUNCTIONS]
+    ]  # fmt: skip
+
+
+def arguments(record: PlanRecord) -> list[dict[str, Any]]:
+    """Arguments with types, specs and what a device holds; repeated layers as one row."""
+    rows = starred({path: (type_, record.specs[path]) for path, type_ in record.arguments.items()})
+    out = []
+    for path, (type_, spec) in rows.items():
+        held = type_bytes(type_) / _shards(record, spec)
+        out.append({
+            "path": path, "type": type_, "spec": spec, "replicated": not any(spec),
+            "local": local_shape(type_, spec, record.mesh.shape), "bytes": held,
+        })  # fmt: skip
+    return out
+
+
+def changed_arguments(a: PlanRecord, b: PlanRecord) -> list[dict[str, Any]]:
+    """Arguments that both plans have, in different shardings."""
+    shared = [p for p in a.specs if p in b.specs and a.specs[p] != b.specs[p]]
+    both = {p: (a.specs[p], b.specs[p]) for p in shared}
+    return [{"path": path, "old": old, "new": new} for path, (old, new) in starred(both).items()]
+
+
+def groups(record: PlanRecord) -> list[dict[str, Any]]:
+    """Groups of dims with the axes that they claim."""
+    used: dict[str, list[str]] = {}
+    for axis, claims in record.decisions.items():
+        for claim in claims:
+            used.setdefault(claim.group, []).append(axis)
+    return [{"row": g, "axes": used.get(g.label, [])} for g in record.groups]

@@ -1,0 +1,79 @@
+"""Grouped dots: rows come in groups, each multiplied by its group's own weights.
+
+- Rows may be split: each device knows which of its rows are of which group.
+- Groups may be split: each device multiplies the rows of its groups; other rows are zero, and the
+  results are summed. Where every group has a result of its own (the gradient of the weights)
+  nothing is summed.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from shardwright import _jax
+from shardwright.rules.precision import precision_of
+from shardwright.rules.registry import LIBRARY_RULES, register
+from shardwright.rules.rule import MATRIX, OpShape, Rule, einsum, with_work
+
+
+@register("ragged_dot_general")
+def _ragged_dot_general(op: OpShape) -> Rule:
+    """Rows that are a batch dim stay whole, and so does everything ragged with a group offset."""
+    numbers = op.params["ragged_dot_dimension_numbers"]
+    (lc, rc), (lb, rb) = numbers.dot_dimension_numbers
+    lhs, rhs = op.dims(0), op.dims(1)
+    groups = list(numbers.rhs_group_dimensions)
+    (ragged,) = numbers.lhs_ragged_dimensions
+    for left, right in zip((*lc, *lb), (*rc, *rb), strict=True):
+        rhs[right] = lhs[left]
+    for d in groups:
+        rhs[d] = "group"
+    out: list[Any] = [lhs[d] for d in lb]
+    if ragged in (*lc, *lb):  # every group has a result of its own
+        out = ["group"] * (ragged in lc) + out
+    out += [lhs[d] for d in range(len(lhs)) if d not in (*lc, *lb)]
+    out += [rhs[d] for d in range(len(rhs)) if d not in (*rc, *rb, *groups)]
+    more = [op.dims(n) for n in range(2, len(op.operands))]  # group sizes, a group offset
+    sizes = op.operands[2].shape
+    if len(sizes) > 1:  # a row of sizes per batch entry
+        more[0] = [*(lhs[d] for d in lb), "sizes"][-len(sizes) :]
+    whole = [label for labels in more for label in labels if label not in lhs]
+    if len(more) > 1 or ragged in lb:
+        whole += [lhs[ragged], "group"]
+    elif len(sizes) > 1:
+        whole += ["group"]
+    reduce = [lhs[d] for d in lc if lhs[d] not in whole]
+    reduce += ["group"] * ("group" not in (*out, *whole))
+    rule = einsum(
+        op, [lhs, rhs, *more], [out], reduce=reduce, replicate=whole, unit=MATRIX,
+        precision=precision_of(op.params.get("precision")),
+    )  # fmt: skip
+    columns = [n for d, n in enumerate(op.operands[1].shape) if d not in (*rc, *rb, *groups)]
+    return _with_rows(rule, prod(op.operands[0].shape) * prod(columns))
+
+
+@register("megablox_gmm", "megablox_tgmm", table=LIBRARY_RULES)
+def _megablox(op: OpShape) -> Rule:
+    """Rows are split in whole tiles only."""
+    how = _jax.megablox_of(op.params)
+    rows: Any = ["tile", "row"]
+    reduce: list[Any]
+    if op.name == "megablox_gmm":  # [rows, k] x [groups, k, n]
+        weights = ["group", "n", "k"] if how.transposed else ["group", "k", "n"]
+        slots, out, reduce = [[rows, "k"], weights], [rows, "n"], ["k", "group"]
+        (count, _) = op.operands[0].shape
+    else:  # [k, rows] x [rows, n]
+        slots, out, reduce = [["k", rows], [rows, "n"]], ["group", "k", "n"], ["tile"]
+        (_, count) = op.operands[0].shape
+    rule = einsum(
+        op, [*slots, ["sizes"]], [out], reduce=reduce, replicate=["sizes", "row"],
+        sizes={"tile": count // how.tiling[0], "row": how.tiling[0]},
+        unit=MATRIX,
+    )  # fmt: skip
+    return _with_rows(rule, prod(op.operands[0].shape) * op.results[0].shape[-1])
+
+
+def _with_rows(rule: Rule, multiplications: int) -> Rule:
+    """The rule with its FLOPs: groups divide the rows among them, no row is in several."""
+    return with_work(rule, 2.0 * multiplications)

@@ -1,0 +1,70 @@
+"""Kernels of known libraries: what their authors know beyond grid and code.
+
+A kernel is known by the name of its pallas_call. Its rule and its price are read from its grid
+(pallas.py) with what its row here adds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shardwright.rules.grid import KernelGrid
+from shardwright.rules.rule import OpShape
+
+Share = Callable[[OpShape, KernelGrid], float]
+
+
+class Kernel(NamedTuple):
+    """A row of the table."""
+
+    title: str
+    # Grid dims, as the author numbers them, whose steps need nothing of each other, whatever the
+    # grid declares; results without them are scratch memory that no one reads.
+    independent: tuple[int, ...]
+    share: Share  # of the steps that compute; the others are masked out and fetch nothing
+    splits: str  # for the docs
+
+
+def _causal_blocks(op: OpShape, grid: KernelGrid) -> float:
+    """The blocks on or below the diagonal, of a flash attention whose block indices skip others."""
+    if not grid.decides:
+        return 1.0
+    (_, _, rows, _), (_, _, columns, _) = (t.shape for t in op.operands[:2])
+    size_q, size_k = (grid.blocks[n][2].size for n in range(2))
+    row, column = np.arange(rows // size_q)[:, None], np.arange(columns // size_k)
+    return float(np.mean((row + 1) * size_q - 1 > column * size_k))
+
+
+def _unmasked_blocks(op: OpShape, grid: KernelGrid) -> float:
+    """The blocks that a splash attention's mask leaves, if the mask is known while tracing."""
+    block_mask = op.constants.get(1)  # data_next, block_mask, mask_next come first
+    return 1.0 if block_mask is None else float(np.mean(np.asarray(block_mask) != 0))
+
+
+_FLASH = "flash attention"  # jax.experimental.pallas.ops.tpu.flash_attention
+_SPLASH = "splash attention"  # jax.experimental.pallas.ops.tpu.splash_attention
+_HEADS = "batch, heads"
+_GROUPED = "batch (of `vmap`), key/value heads with all their query heads"
+_SHARED = "batch and heads of `vmap`; query heads that share one mask"
+
+# By the beginning of the kernel's name; the first that fits.
+KERNELS: dict[str, Kernel] = {
+    "_flash_attention_kernel": Kernel(_FLASH, (0, 1), _causal_blocks, _HEADS),
+    "_flash_attention_dkv_kernel": Kernel(f"{_FLASH}, dk dv", (0, 1), _causal_blocks, _HEADS),
+    "_flash_attention_dq_kernel": Kernel(f"{_FLASH}, dq", (0, 1), _causal_blocks, _HEADS),
+    "splash_mha_fwd": Kernel(_SPLASH, (0,), _unmasked_blocks, _GROUPED),
+    "splash_mha_dkv": Kernel(f"{_SPLASH}, dk dv", (1,), _unmasked_blocks, _GROUPED),
+    "splash_mha_dq": Kernel(f"{_SPLASH}, dq", (0,), _unmasked_blocks, _GROUPED),
+    "splash_mqa_fwd": Kernel(f"{_SPLASH}, one k/v head", (0,), _unmasked_blocks, _SHARED),
+    "splash_mqa_dkv": Kernel(f"{_SPLASH}, one k/v head, dk dv", (), _unmasked_blocks, _SHARED),
+    "splash_mqa_dq": Kernel(f"{_SPLASH}, one k/v head, dq", (0,), _unmasked_blocks, _SHARED),
+}
+
+
+def known_kernel(name: Any) -> Kernel | None:
+    """The row of a kernel with this name; None for one that no library we know has."""
+    text = name or ""
+    return next((row for start, row in KERNELS.items() if text.startswith(start)), None)

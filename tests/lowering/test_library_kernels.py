@@ -1,0 +1,190 @@
+"""Kernels of libraries: how they split, what they cost, and that they run on shards."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.experimental import pallas as pl
+from jax.experimental.pallas.ops.tpu import flash_attention as flash
+from jax.experimental.pallas.ops.tpu import splash_attention as splash
+
+import shardwright as sw
+from shardwright.rules.rule import PASS, factor_names
+
+MESH = {"data": 4, "model": 2}
+B, H, KV, S, D, BLOCK = 4, 4, 2, 256, 128, 128
+HEADS = {"flash": (H, H, H), "splash": (H, KV, KV)}
+
+
+@pytest.fixture(autouse=True)
+def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels run as plain XLA."""
+    monkeypatch.setattr(flash.pl, "pallas_call", functools.partial(pl.pallas_call, interpret=True))
+
+
+def flash_loss(q: Any, k: Any, v: Any) -> Any:
+    return jnp.sum(flash.flash_attention(q, k, v, causal=True).astype(jnp.float32) ** 2)
+
+
+def splash_loss(q: Any, k: Any, v: Any, segments: Any) -> Any:
+    """Batch by vmap, as MaxText calls it; two query heads per key/value head."""
+    heads, length = q.shape[1:3]
+    mask = splash.MultiHeadMask([splash.CausalMask((length, length))] * heads)
+    kernel = splash.make_splash_mha(mask, head_shards=1, q_seq_shards=1, interpret=True)
+    out = jax.vmap(kernel)(q, k, v, splash.SegmentIds(segments, segments))
+    return jnp.sum(out.astype(jnp.float32) ** 2)
+
+
+def inputs(kind: str, batch: int = B, length: int = S, dtype: Any = jnp.float32) -> list[Any]:
+    """Shapes of q, k, v, and of segments where they are asked for."""
+    arrays = [jax.ShapeDtypeStruct((batch, n, length, D), dtype) for n in HEADS[kind]]
+    segments = jax.ShapeDtypeStruct((batch, length), jnp.int32)
+    return arrays if kind == "flash" else [*arrays, segments]
+
+
+def drawn(shape: Any) -> Any:
+    if shape.dtype == jnp.int32:  # two documents in a row
+        return jnp.broadcast_to(jnp.arange(shape.shape[1]) // 100, shape.shape)
+    return jax.random.normal(jax.random.key(sum(shape.shape)), shape.shape, shape.dtype)
+
+
+LOSSES: dict[str, Callable[..., Any]] = {"flash": flash_loss, "splash": splash_loss}
+PINS = [sw.Pin("q", 0, "data"), sw.Pin("q", 1, "model")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", LOSSES)
+def test_attention_and_its_gradient_run_on_shards(kind: str) -> None:
+    """Over batch and heads: three kernels, and nothing moves but the loss."""
+    args = [drawn(x) for x in inputs(kind)]
+    step = jax.value_and_grad(LOSSES[kind], (0, 1, 2))
+    plan = sw.partition(step, *args, mesh=MESH, tactics=PINS)
+    assert plan.record.opaque == {}
+    rows = [row for row in plan.ir().rows if row.name == "pallas_call"]
+    assert [[axis for axis, _ in row.claims] for row in rows] == [["data", "model"]] * 3
+    assert {(c.kind, c.bytes) for c in plan.collectives} == {("all-reduce", 4)}
+    found = plan.verify(run=True)
+    assert found.ok, found
+    assert found.numbers_agree
+
+
+# dots in the code of: forward, dk and dv, dq
+@pytest.mark.parametrize("kind", LOSSES)
+def test_flops_are_those_of_the_blocks_that_the_mask_leaves(kind: str) -> None:
+    length = 1024
+    traced = sw.trace(jax.grad(LOSSES[kind], (0, 1, 2)), *inputs(kind, length=length))
+    blocks = length // BLOCK
+    left = blocks * (blocks + 1) / 2  # on and below the diagonal
+    work = [op.rule.kernel for op in traced.ops if op.name == "pallas_call"]
+    one_dot = 2 * B * H * left * BLOCK * BLOCK * D
+    assert [sum(2 * d.times * d.m * d.n * d.k for d in w.dots) for w in work] == [
+        dots * one_dot for dots in (2, 4, 3)
+    ]
+
+
+def test_keys_are_fetched_once_per_block_of_queries() -> None:
+    """What passes through memory is blocks: no scores."""
+    length = 1024
+    forward = sw.trace(flash_loss, *inputs("flash", length=length, dtype=jnp.bfloat16))
+    (work,) = [op.rule.kernel for op in forward.ops if op.name == "pallas_call"]
+    blocks, array = length // BLOCK, 2 * B * H * length * D
+    keys_and_values = 2 * array * blocks * (blocks + 1) / (2 * blocks)
+    assert work.fetched_bytes == 2 * array + keys_and_values  # q and the result once
+
+
+def test_no_scores_in_memory() -> None:
+    length, scores = 16384, 2 * B * H * 16384**2 // 8
+    args = inputs("flash", length=length, dtype=jnp.bfloat16)
+    step = jax.grad(flash_loss, (0, 1, 2))
+    plan = sw.partition(step, *args, mesh=MESH, device="tpu-v5e", tactics=PINS)
+    assert plan.cost.peak_bytes < scores / 4
+
+
+def heads_with_masks_of_their_own(q: Any, k: Any, v: Any, segments: Any) -> Any:
+    length = q.shape[2]
+    local = [splash.LocalMask((length, length), (128 * n, 0), 0) for n in range(1, H)]
+    mask = splash.MultiHeadMask([splash.CausalMask((length, length)), *local])
+    kernel = splash.make_splash_mha(mask, head_shards=1, q_seq_shards=1, interpret=True)
+    return jax.vmap(kernel)(q, k, v, splash.SegmentIds(segments, segments))
+
+
+def test_heads_with_masks_of_their_own_stay_together() -> None:
+    """Which blocks a step gets depends on its head: only the batch may be split."""
+    traced = sw.trace(heads_with_masks_of_their_own, *inputs("splash", length=1024))
+    (rule,) = [op.rule for op in traced.ops if op.name == "pallas_call"]
+    sizes = [rule.sizes[f] for f, kind in enumerate(rule.kinds) if kind == PASS]
+    assert sizes == [B], factor_names(rule)
+
+
+def cudnn_loss(q: Any, k: Any, v: Any) -> Any:
+    out = jax.nn.dot_product_attention(q, k, v, implementation="cudnn", is_causal=True)
+    return jnp.sum(out.astype(jnp.float32))
+
+
+@pytest.mark.parametrize("kv_heads", [16, 4])
+def test_cudnn_attention_is_planned_without_a_gpu(kv_heads: int) -> None:
+    """Batch and key/value heads split, forward and backward; nothing moves."""
+    batch, length, heads, width = 16, 2048, 16, 128
+    q, k = (
+        jax.ShapeDtypeStruct((batch, length, n, width), jnp.bfloat16) for n in (heads, kv_heads)
+    )
+    step = jax.grad(cudnn_loss, (0, 1, 2))
+    pins = [sw.Pin("q", 0, "data"), sw.Pin("q", 2, "model")]
+    plan = sw.partition(step, q, k, k, mesh=MESH, device="h100", tactics=pins)
+    assert plan.record.opaque == {}
+    assert not plan.collectives
+    rows = [row for row in plan.ir().rows if row.name.startswith("dot_product_attention")]
+    assert [[axis for axis, _ in row.claims] for row in rows] == [["data", "model"]] * 2
+    scores = 2 * batch * heads * length**2 // 8
+    assert plan.cost.peak_bytes < scores
+    traced = sw.trace(step, q, k, k)
+    work = [op.rule.kernel for op in traced.ops if op.name.startswith("dot_product_attention")]
+    one_dot = batch * heads * length * (length + 1) * width  # the causal half of 2 t s h
+    flops = [sum(2 * d.times * d.m * d.n * d.k for d in w.dots) for w in work]
+    assert flops == [2 * one_dot, 5 * one_dot]
+
+
+def test_cudnn_is_still_asked_for_where_it_would_run() -> None:
+    """Only tracing for a plan goes without it."""
+    x = jnp.zeros((2, 16, 2, 64), jnp.bfloat16)
+    sw.trace(cudnn_loss, x, x, x)
+    with pytest.raises(RuntimeError, match="cuDNN is not detected"):
+        cudnn_loss(x, x, x)
+
+
+def test_scaled_matmul() -> None:
+    """A block of the contraction shares a scale; it splits between blocks."""
+    a, b = (jax.ShapeDtypeStruct((2, n, 256), jnp.float8_e4m3fn) for n in (128, 64))
+    scales = [jax.ShapeDtypeStruct((2, n, 8), jnp.float8_e8m0fnu) for n in (128, 64)]
+    (op, *_) = sw.trace(jax.nn.scaled_matmul, a, b, *scales).ops
+    assert str(op.rule) == (
+        "([i,j,kl],[i,m,kl],[i,j,k],[i,m,k])->([i,j,m]) {i=2,j=128,k=8,l=32,m=64} reduction={k,l}"
+    )
+
+
+# dtype of both operands, device, how much faster than bf16 the device is with it
+@pytest.mark.parametrize(
+    ("dtype", "result", "device", "faster"),
+    [
+        (jnp.int8, jnp.int32, "tpu-v5e", 2.0),
+        (jnp.float8_e4m3fn, jnp.float32, "h100", 2.0),
+        (jnp.float8_e4m3fn, jnp.float32, "tpu-v5e", 1.0),
+    ],
+    ids=lambda x: getattr(x, "__name__", x),
+)
+def test_quantised_dots_run_at_their_rates(
+    dtype: Any, result: Any, device: str, faster: float
+) -> None:
+    def dot(x: Any, w: Any) -> Any:
+        return jax.lax.dot(x, w, preferred_element_type=result)
+
+    def seconds(dtype: Any) -> float:
+        x = jax.ShapeDtypeStruct((16384, 16384), dtype)
+        return sw.partition(dot, x, x, mesh=MESH, device=device, seconds=0.2).cost.compute_s
+
+    assert seconds(jnp.bfloat16) / seconds(dtype) == pytest.approx(faster, rel=0.05)
