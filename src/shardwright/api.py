@@ -19,6 +19,7 @@ from shardwright.cost.devices import Device
 from shardwright.errors import ShardwrightError
 from shardwright.lowering.jit import PlannedFunction
 from shardwright.mesh import Mesh
+from shardwright.notebook import cell_progress
 from shardwright.options import Options, read_options
 from shardwright.plan import Bound, Plan
 from shardwright.program.arguments import asks_which
@@ -182,7 +183,7 @@ def plan_program(
         model, found, shapes = search_meshes(  # the best decisions, and how good they are
             meshes, cost_model, memory=options.memory, tactics=options.tactics,
             seconds=options.seconds, timeout=options.timeout, seed=options.seed,
-            progress=options.progress,
+            progress=options.progress or cell_progress(),
         )  # fmt: skip
     unshared: list[tuple[int, int]] = []
     if options.unshare and not found.timed_out:

@@ -17,8 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from shardwright.errors import ShardwrightError
-from shardwright.report.words import columns, human_count, human_seconds
-from shardwright.search.objective import OVER_MEMORY_S
+from shardwright.notebook import progress_text
+from shardwright.report.words import columns
 
 STDOUT = "-"
 _STYLES = (  # of what a line begins with, or has in it
@@ -104,10 +104,4 @@ def search_progress(update: Callable[[str], None] | None) -> Callable[[Any], Non
     if update is None:
         return None
 
-    def show(p: Any) -> None:
-        best = human_seconds(p.best_s) if p.best_s < OVER_MEMORY_S else "nothing fits yet"
-        bound = f", at least {human_seconds(p.bound_s)}" if p.bound_s else ""
-        rate = f"{human_count(p.evaluations)} plans, {human_count(p.per_s)}/s"
-        update(f"{p.stage}: best {best}{bound}; {rate}")
-
-    return show
+    return lambda p: update(progress_text(p))

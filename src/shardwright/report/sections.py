@@ -97,20 +97,25 @@ def arrays(record: PlanRecord) -> dict[str, Any]:
         if split not in used and len(used) == DRAWINGS:
             continue
         number = used.setdefault(split, len(used))
-        size, shards = type_bytes(type_), _shards(record, spec)
-        copies = record.mesh.size // shards
-        caption = (
-            f"{local_shape(type_, spec, record.mesh.shape)}, {spec_text(spec)}: each device holds"
-            f" {human_bytes(size / shards)} of {human_bytes(size)}"
-        )
-        if 1 < shards < record.mesh.size:
-            caption += f"; each of {shards} shards is on {copies} devices"
+        caption = array_caption(record, type_, spec)
         out.append({
             "number": len(out), "name": name, "group": group, "drawing": number, "caption": caption,
         })  # fmt: skip
     first = next((row["number"] for row in out if any(list(used)[row["drawing"]])), 0)
     drawings = [draw_mesh(record.mesh, spec) for spec in used]
     return {"rows": out, "drawings": drawings, "first": out[first] if out else None}
+
+
+def array_caption(record: PlanRecord, type_: str, spec: Spec) -> str:
+    """What each device holds of an array."""
+    size, shards = type_bytes(type_), _shards(record, spec)
+    caption = (
+        f"{local_shape(type_, spec, record.mesh.shape)}, {spec_text(spec)}: each device holds"
+        f" {human_bytes(size / shards)} of {human_bytes(size)}"
+    )
+    if 1 < shards < record.mesh.size:
+        caption += f"; each of {shards} shards is on {record.mesh.size // shards} devices"
+    return caption
 
 
 def _shards(record: PlanRecord, spec: Spec) -> int:
