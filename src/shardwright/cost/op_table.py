@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from shardwright.cost.hiding import Hiding
 from shardwright.cost.prices import DevicePrices
 from shardwright.spmd.decisions import Placement
 from shardwright.spmd.follow import (
@@ -31,7 +32,7 @@ from shardwright.spmd.follow import (
     result_s,
 )
 from shardwright.spmd.layout import REPLICATED
-from shardwright.spmd.moves import ALL_REDUCE
+from shardwright.spmd.moves import ALL_REDUCE, Move
 from shardwright.spmd.opclass import OpClass, Slot
 from shardwright.spmd.sums import Sizes
 from shardwright.spmd.weights import SharedTransfer, Use, Weights
@@ -47,7 +48,9 @@ class Leaf(NamedTuple):
     sizes: Sizes  # bytes that are reduced for each element
     part: float  # 1 / leaves
     weight: float  # times per step
+    hidden: float  # the part of its hideable seconds that counts as hidden
     hoisted: float | None  # times per step after the loop, if it can be there
+    hidden_after: float  # as `hidden`, there
 
 
 class Payment(NamedTuple):
@@ -56,6 +59,7 @@ class Payment(NamedTuple):
     slot: int
     parts: tuple[tuple[Placement, float], ...]  # (needed placement, times per step)
     rest: float  # times per step, for all further placements
+    hidden: float  # the part of its hideable seconds that counts as hidden
 
     def part(self, need: Placement) -> float:
         return next((part for known, part in self.parts if known == need), self.rest)
@@ -68,33 +72,53 @@ class Share(NamedTuple):
     exchanges: float
     operands: np.ndarray
     results: np.ndarray
+    links: list[tuple[int, float]]  # (slot, hideable seconds that count as hidden, per step)
     payments: list[Payment]
     leaves: list[Leaf]
 
 
-def shares(weights: Weights, near: Sequence[Choice], heavy: Sequence[float]) -> list[Share]:
+def part_of(coefficients: np.ndarray, column: int | None) -> float:
+    """The part of a column that counts as hidden; where there is none nothing hides."""
+    return 0.0 if column is None else float(coefficients[column])
+
+
+def shares(
+    weights: Weights, near: Sequence[Choice], heavy: Sequence[float], hiding: Hiding,
+    coefficients: np.ndarray,
+) -> list[Share]:  # fmt: skip
     """[classes] what each is charged, so that all is charged where ops choose as in `near`.
 
     For a placement that is needed there those uses pay that need it, for others the heaviest ops.
+    What is hidden behind compute is bounded by these coefficients (Hiding.coefficients).
     """
-    out = [
-        Share(float(c), float(e), operands, results, [], [])
-        for c, e, operands, results in zip(
-            weights.compute, weights.exchanges, weights.operands, weights.results, strict=True
-        )
-    ]
+
+    def hidden(phase: int) -> float:
+        return part_of(coefficients, hiding.link_column(phase))
+
+    out = []
+    for c, compute in enumerate(weights.compute.sum(1).tolist()):
+        compute -= sum(times * coefficients[column] for column, times in hiding.compute[c])
+        links = [(s, times * float(coefficients[column])) for s, column, times in hiding.links[c]]
+        out.append(Share(
+            float(compute), float(weights.exchanges[c]), weights.operands[c], weights.results[c],
+            links, [], [],
+        ))  # fmt: skip
     for transfer in weights.shared:
-        for c, payment in _payments(transfer, near, heavy):
+        for c, payment in _payments(transfer, near, heavy, hidden(transfer.phase)):
             out[c].payments.append(payment)
     for one in weights.deferred:
+        hoisted = one.after_loop if one.hoisted_past else None
+        leaf = Leaf(
+            one.sizes, 1.0 / len(one.leaves), one.weight, hidden(one.phase), hoisted,
+            hidden(one.phase_after),
+        )  # fmt: skip
         for c, _ in one.leaves:
-            hoisted = one.after_loop if one.hoisted_past else None
-            out[c].leaves.append(Leaf(one.sizes, 1.0 / len(one.leaves), one.weight, hoisted))
+            out[c].leaves.append(leaf)
     return out
 
 
 def _payments(
-    transfer: SharedTransfer, near: Sequence[Choice], heavy: Sequence[float]
+    transfer: SharedTransfer, near: Sequence[Choice], heavy: Sequence[float], hidden: float
 ) -> Iterator[tuple[int, Payment]]:
     """(op class, what it pays) for all uses."""
     needed: dict[Placement, list[Use]] = {}
@@ -107,7 +131,7 @@ def _payments(
             (need, transfer.weight / len(by) if use in by else 0.0) for need, by in needed.items()
         ])  # fmt: skip
         rest = transfer.weight / len(heaviest) if use in heaviest else 0.0
-        yield use[0], Payment(use[1], parts, rest)
+        yield use[0], Payment(use[1], parts, rest, hidden)
 
 
 def candidates_of(op: OpClass, domains: Domains, prices: DevicePrices) -> list[Candidate]:
@@ -239,26 +263,44 @@ class _OpTable:
         """Seconds per step that the class is charged for one slot."""
         share, routes, r = self.share, self.prices.routes, s - len(self.op.operands)
         if r < 0:
-            need, weight = one.needs[s], float(share.operands[s])
-            weight += sum(p.part(need) for p in share.payments if p.slot == s)
-            return weight * routes.reshard(slot, stored, need).seconds if weight else 0.0
+            need = one.needs[s]
+            route = routes.reshard(slot, stored, need)
+            if not route.moves:
+                return 0.0
+            ways = [(p.part(need), p.hidden) for p in share.payments if p.slot == s]
+            total = float(share.operands[s]) * route.seconds
+            total += sum(part * self._exposed_s(route.moves, hidden) for part, hidden in ways)
+            return total - self._hidden_s(s, route)
+        made = one.produced[r]
         if not one.partial:
-            weight = float(share.results[r]) + sum(leaf.weight for leaf in share.leaves)
-            return weight * routes.reshard(slot, one.produced[r], stored).seconds
-        route = routes.reduce(self.op, slot, one, one.produced[r], stored)
-        total = float(share.results[r]) * route.seconds
-        for leaf in share.leaves:
-            ways = [
-                leaf.weight * route.seconds,
-                leaf.weight * leaf.part * self._sum_s(route, leaf.sizes.here),
-            ]
-            if leaf.hoisted is not None and all(m.kind == ALL_REDUCE for m in route.moves):
-                ways.append(leaf.hoisted * leaf.part * self._sum_s(route, leaf.sizes.hoisted))
-            total += min(ways)
-        return total
+            route = routes.reshard(slot, made, stored)
+        else:
+            route = routes.reduce(self.op, slot, one, made, stored)
+        total = float(share.results[r]) * route.seconds - self._hidden_s(s, route)
+        return total + sum(self._leaf_s(leaf, one, route.moves) for leaf in share.leaves)
 
-    def _sum_s(self, route: Route, element_bytes: int) -> float:
-        """Seconds of a route when so many bytes are reduced for each element."""
+    def _leaf_s(self, leaf: Leaf, one: Candidate, moves: Sequence[Move]) -> float:
+        """Seconds per step of a leaf: reduced itself, or its part of the common reduction."""
+        ways = [leaf.weight * self._exposed_s(moves, leaf.hidden)]
+        if one.partial:
+            here = self._scaled(moves, leaf.sizes.here)
+            ways.append(leaf.weight * leaf.part * self._exposed_s(here, leaf.hidden))
+            if leaf.hoisted is not None and all(m.kind == ALL_REDUCE for m in moves):
+                after = self._scaled(moves, leaf.sizes.hoisted)
+                ways.append(leaf.hoisted * leaf.part * self._exposed_s(after, leaf.hidden_after))
+        return min(ways)
+
+    def _scaled(self, moves: Sequence[Move], element_bytes: int) -> list[Move]:
+        """The moves when so many bytes are reduced for each element."""
         own = self.op.results[0].layout.itemsize
-        moves = [m._replace(bytes=m.bytes * element_bytes // own) for m in route.moves]
-        return sum(map(self.prices.move_s, moves))
+        return [m._replace(bytes=m.bytes * element_bytes // own) for m in moves]
+
+    def _exposed_s(self, moves: Sequence[Move], hidden: float) -> float:
+        """Seconds of moves, less this part of those that can hide."""
+        seconds = sum(map(self.prices.move_s, moves))
+        return seconds - hidden * self.prices.hideable_s(moves) if hidden else seconds
+
+    def _hidden_s(self, s: int, route: Route) -> float:
+        """Seconds per step of one slot's own moves that count as hidden."""
+        times = sum(times for slot, times in self.share.links if slot == s)
+        return times * self.prices.hideable_s(route.moves) if times else 0.0

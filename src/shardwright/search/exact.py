@@ -114,7 +114,9 @@ class _Proof:
     ) -> None:
         self.space, self.objective, self.limits, self.ops = space, objective, limits, ops
         self.model = space.model
-        self.scale = 1.0 - self.model.overlap / 2.0  # c + l - o min(c, l) >= (c + l)(1 - o/2)
+        # c + l - o min(c, l) >= (c + l)(1 - o/2), for the user's o; what the model itself hides
+        # is bounded in each table.
+        self.scale = 1.0 - (self.model.overlap or 0.0) / 2.0
         self.first, self.before_s = first, objective.best_s
         self.nodes = 0
         self.blocks: list[Block] | None = None  # once they are needed
@@ -270,9 +272,11 @@ class _Proof:
                     raise Spent
 
     def _seconds(self, chosen: tuple[int, ...], last: np.ndarray) -> np.ndarray:
-        """[last] exact seconds of compute and links for these placements of the last axis."""
+        """[last] seconds for these placements of the last axis, what is hidden at its bound."""
         if self.blocks is None:
             self.blocks = find_blocks(self.model.graph, self.axes, Work())
+            for block in self.blocks:
+                block.count_hidden(self.relaxed.hidden)
         numbers = [int(self.numbers[a][j]) for a, j in enumerate(chosen)]
         total = np.zeros(len(last))
         for block in self.blocks:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shardwright.cost.model import CostModel
-from shardwright.cost.op_table import Payment, Share, candidates_of, op_seconds, shares
+from shardwright.cost.op_table import Share, candidates_of, op_seconds, part_of, shares
 from shardwright.search.axis_placements import AxisPlacements, TooLarge, find_axis_placements
 from shardwright.search.bounds import least_compute_s
 from shardwright.search.space import Space
@@ -152,7 +152,7 @@ class OpTables:
         self.domains = Domains(len(self.model.layouts.table))
         self._left, self._most_cells = most_pairs, most_cells
         self._scopes: dict[Scope, np.ndarray | None] = {}
-        self._seconds: dict[tuple[int, tuple[Payment, ...]], np.ndarray | None] = {}
+        self._seconds: dict[tuple[object, ...], np.ndarray | None] = {}
         self.heavy = [_heavy(self.model, op) for op in self.model.classes.table]  # [classes]
 
     def cells(self, scope: Scope) -> np.ndarray | None:
@@ -178,7 +178,9 @@ class OpTables:
 
     def seconds(self, op: OpClass, share: Share) -> np.ndarray | None:
         """[cells of its scope] what an op class is charged; None where that is too much work."""
-        key = (op.index, tuple(share.payments))
+        key = (
+            op.index, share.compute, tuple(share.links), tuple(share.payments), tuple(share.leaves)
+        )  # fmt: skip
         if key not in self._seconds:
             self._seconds[key] = self._tabulate(op, share)
         return self._seconds[key]
@@ -212,7 +214,11 @@ class Relaxation:
         """
         model = self.model = ops.model
         self.ops, self.domains, self.constant_s = ops, ops.domains, 0.0
-        charged = shares(model.weights, model.choices(near), ops.heavy)
+        self.hidden = _hidden_shares(model, near)
+        coefficients = model.graph.hiding.coefficients(self.hidden)
+        charged = shares(
+            model.weights, model.choices(near), ops.heavy, model.graph.hiding, coefficients
+        )
         tables: dict[Scope, np.ndarray] = {}
         for op in sorted(model.classes.table, key=lambda op: (-ops.heavy[op.index], op.index)):
             seconds = ops.seconds(op, charged[op.index])
@@ -222,14 +228,15 @@ class Relaxation:
             else:
                 scope = _scope(op)
                 tables[scope] = tables[scope] + seconds if scope in tables else seconds
-        self._add_traffic(tables)
+        self._add_traffic(tables, coefficients)
         self.stars = self._merged(tables)
 
-    def _add_traffic(self, tables: dict[Scope, np.ndarray]) -> None:
+    def _add_traffic(self, tables: dict[Scope, np.ndarray], coefficients: np.ndarray) -> None:
         """What fused work moves through memory: in the first table that holds the layout."""
-        sizes = self.model.mesh.sizes
+        sizes, hiding = self.model.mesh.sizes, self.model.graph.hiding
         for factor in self.model.graph.factors:
-            for layout, per_byte in factor.traffic:
+            for layout, phase, per_byte in factor.traffic:
+                per_byte *= 1.0 - part_of(coefficients, hiding.compute_column(phase))
                 table = self.model.layouts.table[layout]
                 scope = next((s for s in tables if layout in s), (layout,))
                 cells = self.ops.cells(scope)
@@ -297,7 +304,14 @@ def _average(around: Sequence[tuple[Star, int]]) -> None:
         star.seconds = star.seconds + (mean - mine)[star.cells[:, column]]
 
 
+def _hidden_shares(model: CostModel, near: Decisions) -> np.ndarray:
+    """[phases] of compute, so that the bound of what is hidden is exact for a state."""
+    compute_s, link_s = model.columns(near)
+    shares: np.ndarray = (compute_s < link_s).astype(float)
+    return shares
+
+
 def _heavy(model: CostModel, op: OpClass) -> float:
     """Seconds of an op class when nothing is split: what its table can tell."""
     whole = model.prices.compute_s(op, op.sizes, [s.layout.local_bytes((), ()) for s in op.slots])
-    return float(model.weights.compute[op.index]) * whole
+    return float(model.weights.compute[op.index].sum()) * whole
