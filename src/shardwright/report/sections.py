@@ -25,7 +25,7 @@ from shardwright.report.words import (
     type_bytes,
 )  # fmt: skip
 
-TACTICS, FUNCTIONS, DRAWINGS = 14, 10, 24  # rows, and different drawings of the mesh
+TACTICS, FUNCTIONS, DRAWINGS = 14, 10, 14  # rows, and different drawings of the mesh
 HEADROOM = 1.5  # a limit within so many times the peak is drawn
 _MATRIX = ("dot_general", "conv_general_dilated", "ragged_dot", "ragged_dot_general")
 
