@@ -38,7 +38,7 @@ class Options:
     labels: Mapping[str, str] | None = None
     devices: int | None = None
     unshare: bool = False
-    overlap: float = 0.0
+    overlap: float | None = None
     tie: bool = True
     share: tuple[Placed | Call, ...] = ()
     cache: bool = True
@@ -146,7 +146,7 @@ _NUMBERS: dict[str, tuple[Any, type, str, str, float, float]] = {
     "overlap": (_ANY, float, "a part of 1", "0.5", 0, 1),
     "seed": (int | np.integer, int, "an integer from 0 on", "0", 0, 1e30),
 }
-_MAY_BE_NONE = ("memory", "seconds", "timeout")
+_MAY_BE_NONE = ("memory", "seconds", "timeout", "overlap")
 
 
 def number(name: str, given: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -90,11 +91,13 @@ def working(what: str, *, quiet: bool = False) -> Iterator[Callable[[str], None]
     if quiet or not sys.stderr.isatty():
         yield None
         return
+    # A stream of its own: while a compiler runs, what it writes to the process's is captured.
+    terminal = os.fdopen(os.dup(sys.stderr.fileno()), "w")
     shown = Progress(
         SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn(),
-        console=Console(stderr=True, highlight=False), transient=True,
+        console=Console(file=terminal, highlight=False), transient=True,
     )  # fmt: skip
-    with shown:
+    with terminal, shown:
         task = shown.add_task(what, total=None)
         yield lambda text: shown.update(task, description=text)
 

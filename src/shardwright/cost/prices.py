@@ -43,6 +43,11 @@ class DevicePrices:
             move.kind, tuple([self.axis_names[a] for a in move.axes]), move.bytes
         )
 
+    def hideable_s(self, moves: Sequence[Move]) -> float:
+        """Seconds of these collectives that the device can run beside compute."""
+        hides = self.device.hides
+        return sum([hides.get(m.kind, 0.0) * self.move_s(m) for m in moves if m.kind in hides])
+
     def compute_s(self, op: OpClass, local: Sequence[int], slot_bytes: Sequence[int]) -> float:
         """Seconds of one op whose atoms have these local sizes.
 

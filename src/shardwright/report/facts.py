@@ -87,7 +87,7 @@ def conflict_side(claim: Claim, group: GroupRow | None) -> str:
 
 def bound(record: PlanRecord) -> str:
     """What the step waits for most: "compute-bound" or "link-bound"."""
-    return "compute-bound" if record.cost.compute_s >= record.cost.link_s else "link-bound"
+    return "compute-bound" if record.cost.compute_s >= record.cost.exposed_s else "link-bound"
 
 
 def constraints(record: PlanRecord) -> str:

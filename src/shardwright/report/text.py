@@ -98,13 +98,11 @@ def format_figures(record: PlanRecord) -> str:
 def time_split(record: PlanRecord) -> str:
     """compute 4.19 s (91%), links 407 ms (9%)"""
     cost = record.cost
-    text = (
+    hidden = f", of which {human_seconds(cost.exposed_s)} exposed" if cost.hidden_s else ""
+    return (
         f"compute {human_seconds(cost.compute_s)} ({percent(cost.compute_s, cost.step_s)}),"
-        f" links {human_seconds(cost.link_s)} ({percent(cost.link_s, cost.step_s)})"
+        f" links {human_seconds(cost.link_s)}{hidden} ({percent(cost.exposed_s, cost.step_s)})"
     )
-    if cost.overlap:
-        text += f", {cost.overlap:.0%} of the shorter hidden behind the longer"
-    return text
 
 
 def format_rates(record: PlanRecord) -> str:
