@@ -101,7 +101,10 @@ class _Proof:
     def __init__(self, space: Space, objective: Objective, limits: Limits) -> None:
         self.space, self.objective, self.limits = space, objective, limits
         self.model = space.model
-        self.scale = 1.0 - self.model.overlap / 2.0  # c + l - o min(c, l) >= (c + l)(1 - o/2)
+        # c + l - o min(c, l) >= (c + l)(1 - o/2), for the user's o; what the model itself hides
+        # is bounded in each block (see Block.count_hidden).
+        self.scale = 1.0 - (self.model.overlap or 0.0) / 2.0
+        self.shares = self._shares()
         self.first = objective.evaluations
         self.nodes = 0
         self.better: State | None = None
@@ -114,8 +117,23 @@ class _Proof:
         best = self.objective.best_s
         return best if best < OVER_MEMORY_S else float("inf")
 
+    def _shares(self) -> np.ndarray:
+        """[phases] of compute, for bounds of what is hidden that are exact for the best state."""
+        phases, best = len(self.model.graph.hiding.phases), self.objective.best
+        if best is None or not phases:
+            return np.zeros(phases)
+        compute_s, link_s = self.model.columns(self.objective.decisions(best))
+        shares: np.ndarray = (compute_s < link_s).astype(float)
+        return shares
+
+    def _find_blocks(self, axes: Sequence[AxisPlacements], work: Work) -> list[Block]:
+        blocks = find_blocks(self.model.graph, axes, work)
+        for block in blocks:
+            block.count_hidden(self.shares)
+        return blocks
+
     def run(self) -> tuple[Certificate, State | None]:
-        graph, axes = self.model.graph, len(self.model.mesh.sizes)
+        axes = len(self.model.mesh.sizes)
         work = Work(self.limits.cells / 3 ** max(0, axes - 2))
         try:
             self.axes = find_axis_placements(self.space, self.limits.placements)
@@ -123,7 +141,7 @@ class _Proof:
             return self._certificate(self._relaxed() * self.scale, float("inf")), None
         covered = float(np.prod([float(len(a)) for a in self.axes]))
         try:
-            self.blocks = find_blocks(graph, self.axes, work)
+            self.blocks = self._find_blocks(self.axes, work)
             bound = self._first_axis()
         except Spent:
             bound = max(self.floor, self._relaxed() * self.scale)
@@ -132,7 +150,7 @@ class _Proof:
     def _relaxed(self) -> float:
         """A bound for spaces with too many placements: every block gets its own best state."""
         work = Work()
-        blocks = find_blocks(self.model.graph, [], work)
+        blocks = self._find_blocks([], work)
         bounds = self._least_of_blocks(blocks)
         for i in sorted(range(len(blocks)), key=lambda i: -bounds[i]):
             block = blocks[i]
@@ -188,12 +206,12 @@ class _Proof:
 
     def _block_bound(self, block: Block, kinds: Kinds) -> float:
         if len(kinds) == len(self.axes):
-            return block.exact(kinds)
+            return block.bound(kinds)
         return block.below(kinds).least
 
     def _least_of_blocks(self, blocks: Sequence[Block]) -> np.ndarray:
         """[blocks] seconds that hold in every state, whatever the placements are."""
-        least = least_factor_s(self.model)
+        least = least_factor_s(self.model, self.shares)
         return np.array([least[block.factors].sum() for block in blocks])
 
     def _descend(self, chosen: tuple[int, ...]) -> None:

@@ -83,7 +83,7 @@ def _enough_devices(
         found: list[tuple[float, Mesh]] = []
         for name in mesh.names:
             axes = tuple((n, size * 2 if n == name else size) for n, size in mesh.axes)
-            larger = Mesh(axes, dcn=mesh.dcn, links=mesh.links, wrap=mesh.wrap)
+            larger = Mesh(axes, dcn=mesh.dcn, slices=mesh.slices, links=mesh.links, wrap=mesh.wrap)
             try:
                 found.append((_smallest_peak(model, larger, state, tactics), larger))
             except ShardwrightError:  # the device has no such slice, or a pin no room on it
