@@ -53,7 +53,7 @@ def step_chart(
         "depth": 1 + max((one.depth for one in loops), default=-1),
         "areas": memory_areas(bars, top), "top": top, "height": HEIGHT,
         "limit_y": HEIGHT * (1 - limit / top) if limit <= top else None,
-        "exposed_s": record.cost.step_s - record.cost.compute_s,
+        "hidden_s": record.cost.compute_s + record.cost.link_s - record.cost.step_s,
         "data": {
             "at": [[round(bar.begin, 2), round(bar.end, 2)] for bar in bars],
             "texts": [_readout(record, bar) for bar in bars],
@@ -172,10 +172,10 @@ def _parts(rows: list[tuple[str, float]], whole: float) -> list[dict[str, Any]]:
 
 
 def time_parts(record: PlanRecord) -> list[dict[str, Any]]:
-    """Compute and links as parts of a bar."""
+    """The step as parts of a bar: compute, and the links that do not hide behind it."""
     cost = record.cost
-    both = cost.compute_s + cost.link_s
-    return _parts([("compute", cost.compute_s), ("links", cost.link_s)], both)
+    parts = [("compute", cost.compute_s), ("exposed links", cost.step_s - cost.compute_s)]
+    return _parts(parts, cost.step_s)
 
 
 def memory_parts(record: PlanRecord) -> dict[str, Any]:
