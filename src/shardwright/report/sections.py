@@ -25,7 +25,7 @@ from shardwright.report.words import (
     type_bytes,
 )  # fmt: skip
 
-TACTICS, FUNCTIONS, DRAWINGS = 14, 10, 24  # rows, and different drawings of the mesh
+TACTICS, FUNCTIONS, DRAWINGS = 14, 10, 14  # rows, and different drawings of the mesh
 HEADROOM = 1.5  # a limit within so many times the peak is drawn
 _MATRIX = ("dot_general", "conv_general_dilated", "ragged_dot", "ragged_dot_general")
 
@@ -44,7 +44,9 @@ def step_chart(
         for row in bar.span.moves:
             c = record.collectives[row]
             width = (bar.compute - bar.begin) * c.seconds / (_links(record, bar) or 1.0)
-            tracks.setdefault(f"links over {'+'.join(c.axes)}", []).append((at, width, "link"))
+            tracks.setdefault(f"links over {'+'.join(c.axes)}", []).append(
+                (at, width, _link(record, c.kind))
+            )
             at += width
     peak, limit = record.cost.peak_bytes, record.limit_bytes
     top = highest or (limit if peak <= limit <= HEADROOM * peak else peak) or 1
@@ -59,6 +61,10 @@ def step_chart(
             "texts": [_readout(record, bar) for bar in bars],
         },
     }  # fmt: skip
+
+
+def _link(record: PlanRecord, kind: str) -> str:
+    return "may-hide" if facts.may_hide(record, kind) else "link"
 
 
 def _links(record: PlanRecord, bar: Bar) -> float:
