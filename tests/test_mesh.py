@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 import pytest
 
 from shardwright.errors import ShardwrightError
+from shardwright.lowering.device_order import device_order
 from shardwright.mesh import Link, Mesh, completions, factorisations
 
 PAIRS = (("data", 4), ("model", 2))
@@ -82,7 +84,12 @@ def test_refused(given: object, text: str) -> None:
 
 @pytest.mark.parametrize(
     "what",
-    [{"dcn": ("slice",)}, {"links": {"slice": Link(bytes_per_s=1.0)}}, {"wrap": {"slice": True}}],
+    [
+        {"dcn": ("slice",)},
+        {"slices": {"slice": 2}},
+        {"links": {"slice": Link(bytes_per_s=1.0)}},
+        {"wrap": {"slice": True}},
+    ],
 )
 def test_overrides_name_axes(what: dict[str, object]) -> None:
     with pytest.raises(ShardwrightError) as error:
@@ -90,6 +97,62 @@ def test_overrides_name_axes(what: dict[str, object]) -> None:
     (name,) = what
     assert str(error.value) == (
         f"{name} names an unknown mesh axis 'slice'\n  mesh    data=4\n  try     'data'"
+    )
+
+
+class FakeDevice(NamedTuple):
+    """A device of a slice, as a TPU has it."""
+
+    id: int
+    slice_index: int
+
+
+class FakeMesh(NamedTuple):
+    """What of a JAX mesh is read."""
+
+    axis_names: tuple[str, ...]
+    devices: np.ndarray
+
+    @property
+    def shape(self) -> dict[str, int]:
+        return dict(zip(self.axis_names, self.devices.shape, strict=True))
+
+
+def hybrid(names: tuple[str, ...], inner: tuple[int, ...], outer: tuple[int, ...]) -> FakeMesh:
+    """As create_hybrid_device_mesh(inner, outer) lays its slices: each axis is (outer, inner)."""
+    slices, per_slice = math.prod(outer), math.prod(inner)
+    devices = np.empty((slices, per_slice), object)
+    for i in range(slices * per_slice):
+        devices[divmod(i, per_slice)] = FakeDevice(i, i // per_slice)
+    rank = len(inner)
+    grid = devices.reshape(*outer, *inner)
+    grid = grid.transpose([axis for i in range(rank) for axis in (i, rank + i)])
+    return FakeMesh(names, grid.reshape([a * b for a, b in zip(outer, inner, strict=True)]))
+
+
+@pytest.mark.parametrize(
+    "mesh, dcn, slices",
+    [
+        ({"dcn_data": 4, "data": 16, "model": 16}, ("dcn_data",), {}),  # as MaxText names them
+        (hybrid(("data", "model"), (1, 4), (2, 1)), ("data",), {}),
+        (hybrid(("data", "model"), (2, 4), (2, 1)), (), {"data": 2}),
+        (hybrid(("replica", "data", "model"), (1, 2, 2), (2, 3, 1)), ("replica",), {"data": 3}),
+        (hybrid(("data", "model"), (4, 2), (1, 1)), (), {}),
+    ],
+)
+def test_axes_between_slices(mesh: Any, dcn: tuple[str, ...], slices: dict[str, int]) -> None:
+    found = Mesh.of(mesh)
+    assert found.dcn == dcn and found.slices == slices
+    if isinstance(mesh, FakeMesh):  # and a plan's devices are laid that way
+        devices = sorted(mesh.devices.ravel())
+        assert (device_order(found, devices) == mesh.devices).all()
+
+
+def test_slices_divide_their_axis() -> None:
+    with pytest.raises(ShardwrightError) as error:
+        Mesh({"data": 8}, slices={"data": 3})
+    assert str(error.value) == (
+        "mesh axis 'data' crosses 3 slices\n  mesh    data=8\n  try     a divisor of 8"
     )
 
 

@@ -2,6 +2,7 @@
 
 from shardwright._version import __version__
 from shardwright.api import analyze, jit, partition
+from shardwright.calibrate import calibrate
 from shardwright.check import check
 from shardwright.compare import Comparison, compare
 from shardwright.cost.devices import Device, devices
@@ -30,6 +31,6 @@ __all__ = [
     "FSDP", "Call", "Comparison", "ContextParallel", "DataParallel", "Device", "ExpertParallel",
     "Limit", "Megatron", "Mesh", "Pin", "Plan", "Replicate", "Search", "SequenceParallel",
     "ShardwrightError", "WeightStationary", "ZeRO",
-    "__version__", "analyze", "check", "compare", "devices", "jit", "load", "partition", "rule",
-    "trace",
+    "__version__", "analyze", "calibrate", "check", "compare", "devices", "jit", "load",
+    "partition", "rule", "trace",
 ]  # fmt: skip

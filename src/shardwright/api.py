@@ -19,6 +19,7 @@ from shardwright.cost.devices import Device
 from shardwright.errors import ShardwrightError
 from shardwright.lowering.jit import PlannedFunction
 from shardwright.mesh import Mesh
+from shardwright.notebook import cell_progress
 from shardwright.options import Options, read_options
 from shardwright.plan import Bound, Plan
 from shardwright.program.arguments import asks_which
@@ -78,7 +79,7 @@ def partition(
     labels: Mapping[str, str] | None = None,
     devices: int | None = None,
     unshare: bool = False,
-    overlap: float = 0.0,
+    overlap: float | None = None,
     tie: bool = True,
     share: Plan | Call | Sequence[Plan | Call] | None = None,
     cache: bool = True,
@@ -103,7 +104,8 @@ def partition(
     - `share`: the plan of another function, or several: arrays that both functions have are placed
       as there. Or `sw.Call`s of other functions: the parameters are placed for all of them
       together, and each can then be planned with `share=` this plan. A note says what it costs;
-    - `overlap`: the part of the shorter of compute and links that hides behind the longer;
+    - `overlap`: of the shorter of compute and links the part that hides behind the longer; when
+      None, what hides follows from the program and the device (docs/cost.md);
     - `cache`: look the same plan up that was made before, and keep this one; False does neither.
     """
     options = read_options(
@@ -182,7 +184,7 @@ def plan_program(
         model, found, shapes = search_meshes(  # the best decisions, and how good they are
             meshes, cost_model, memory=options.memory, tactics=options.tactics,
             seconds=options.seconds, timeout=options.timeout, seed=options.seed,
-            progress=options.progress,
+            progress=options.progress or cell_progress(),
         )  # fmt: skip
     unshared: list[tuple[int, int]] = []
     if options.unshare and not found.timed_out:

@@ -4,7 +4,8 @@ Invariants
 - axes are ordered major to minor: along the last axis neighbours have consecutive device numbers;
 - names are unique, printable and not empty, sizes are positive integers;
 - there are at most MOST_DEVICES devices;
-- `dcn`, `links` and `wrap` name axes of the mesh.
+- `dcn`, `slices`, `links` and `wrap` name axes of the mesh; an axis called dcn_... is in `dcn`;
+- what `slices` says of an axis divides its size.
 """
 
 from __future__ import annotations
@@ -15,8 +16,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from shardwright.errors import ShardwrightError
 
+DCN = "dcn_"  # how the name of an axis between slices begins, as in MaxText
 AXIS_NAMES = ("data", "model", "context")  # names for meshes that we make up
 MOST_DEVICES = 2**20  # ten times the largest clusters of 2026; more is a slip of the hand
 
@@ -50,7 +54,9 @@ class Mesh:
     """
 
     axes: tuple[tuple[str, int], ...]
-    dcn: tuple[str, ...] = field(default=(), kw_only=True)  # axes that cross slices
+    dcn: tuple[str, ...] = field(default=(), kw_only=True)  # axes whose every step crosses slices
+    # Of axes that cross slices and go on inside them: the slices, which are the major part.
+    slices: Mapping[str, int] = field(default_factory=dict, kw_only=True, hash=False)
     links: Mapping[str, Link] = field(default_factory=dict, kw_only=True, hash=False)
     wrap: Mapping[str, bool] = field(default_factory=dict, kw_only=True, hash=False)
 
@@ -59,15 +65,24 @@ class Mesh:
         pairs = _pairs(given)
         _check_axes(pairs)
         object.__setattr__(self, "axes", tuple((name, operator.index(n)) for name, n in pairs))
-        object.__setattr__(self, "dcn", (self.dcn,) if isinstance(self.dcn, str) else (*self.dcn,))
-        for what, names in (("dcn", self.dcn), ("links", self.links), ("wrap", self.wrap)):
-            for name in names:
+        told = (self.dcn,) if isinstance(self.dcn, str) else (*self.dcn,)
+        named = [name for name in self.names if name.startswith(DCN) and name not in told]
+        object.__setattr__(self, "dcn", (*told, *named))
+        for what in ("dcn", "slices", "links", "wrap"):
+            for name in getattr(self, what):
                 if name not in self.names:
                     raise ShardwrightError(
                         f"{what} names an unknown mesh axis {name!r}",
                         mesh=self,
                         try_=_or(self.names),
                     )
+        for name, slices in self.slices.items():
+            if slices < 1 or self.shape[name] % slices:
+                raise ShardwrightError(
+                    f"mesh axis {name!r} crosses {slices} slices",
+                    mesh=self,
+                    try_=f"a divisor of {self.shape[name]}",
+                )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -94,8 +109,19 @@ class Mesh:
 
     @staticmethod
     def of(mesh: Any) -> Mesh:
-        """A Mesh from a Mesh, a dict, pairs, or a `jax.sharding.Mesh` or `AbstractMesh`."""
-        return mesh if isinstance(mesh, Mesh) else Mesh(mesh)
+        """A Mesh from a Mesh, a dict, pairs, or a `jax.sharding.Mesh` or `AbstractMesh`.
+
+        Which axes of a JAX mesh cross slices is read off its devices.
+        """
+        if isinstance(mesh, Mesh):
+            return mesh
+        pairs, crossed = _pairs(mesh), _crossed(mesh)
+        sizes = dict(pairs) if crossed else {}
+        return Mesh(
+            pairs,
+            dcn=tuple(name for name, n in crossed.items() if n == sizes[name]),
+            slices={name: n for name, n in crossed.items() if n < sizes[name]},
+        )
 
 
 def factorisations(
@@ -174,6 +200,28 @@ def _pairs(mesh: Any) -> tuple[tuple[Any, Any], ...]:
         raise ShardwrightError(
             f"not a mesh: {mesh!r}", try_='{"data": 4, "model": 4}, or a jax.sharding.Mesh'
         ) from None
+
+
+def _crossed(mesh: Any) -> dict[str, int]:
+    """{axis: slices that it crosses} of a JAX mesh over several slices; nothing of any other.
+
+    A device of a slice has its `slice_index`. Along an axis the slices are its major part, as
+    `jax.experimental.mesh_utils.create_hybrid_device_mesh` lays them.
+    """
+    try:
+        devices = mesh.devices
+    except (AttributeError, ValueError):  # an AbstractMesh has none
+        return {}
+    index = np.vectorize(lambda d: getattr(d, "slice_index", 0), otypes=[np.int64])(devices)
+    crossed = {}
+    for axis, name in enumerate(mesh.axis_names):
+        changes = (np.diff(index, axis=axis) != 0).any(axis=tuple(
+            other for other in range(index.ndim) if other != axis
+        ))  # fmt: skip
+        slices = 1 + int(changes.sum())
+        if slices > 1:
+            crossed[name] = slices
+    return crossed
 
 
 def _check_axes(pairs: tuple[tuple[Any, Any], ...]) -> None:

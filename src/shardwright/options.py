@@ -38,7 +38,7 @@ class Options:
     labels: Mapping[str, str] | None = None
     devices: int | None = None
     unshare: bool = False
-    overlap: float = 0.0
+    overlap: float | None = None
     tie: bool = True
     share: tuple[Placed | Call, ...] = ()
     cache: bool = True
@@ -92,7 +92,7 @@ def read_options(**given: Any) -> Options:
     given["tactics"] = None if tactics is None else tuple(tactics)
     given["share"] = _shared(given.get("share"))
     if given.get("device") is None:
-        found = _device_of(given["mesh"])
+        found = device_of(given["mesh"])
         given |= {"device": found or DEFAULT_DEVICE, "default_device": found is None}
     given["device"] = find_device(given["device"])
     return Options(**given)
@@ -115,7 +115,7 @@ def _shared(share: Any) -> tuple[Placed | Call, ...]:
     return tuple(one if isinstance(one, Call) else placed(one.record) for one in given)
 
 
-def _device_of(mesh: Any) -> str | None:
+def device_of(mesh: Any) -> str | None:
     """The name of the device that a JAX mesh is made of; None without one, or if it is not known.
 
     Devices of a host stand in for others: they say nothing of what is planned for.
@@ -146,7 +146,7 @@ _NUMBERS: dict[str, tuple[Any, type, str, str, float, float]] = {
     "overlap": (_ANY, float, "a part of 1", "0.5", 0, 1),
     "seed": (int | np.integer, int, "an integer from 0 on", "0", 0, 1e30),
 }
-_MAY_BE_NONE = ("memory", "seconds", "timeout")
+_MAY_BE_NONE = ("memory", "seconds", "timeout", "overlap")
 
 
 def number(name: str, given: Any) -> Any:

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
@@ -39,6 +39,9 @@ from shardwright.record.types import Claim, PlanRecord
 from shardwright.search.exact import Certificate
 from shardwright.spmd.decisions import Decisions, Entry, State, decide
 from shardwright.spmd.ir import Collective, Ir
+
+if TYPE_CHECKING:
+    from shardwright.report.picture import Picture
 
 
 class Plan:
@@ -133,6 +136,23 @@ class Plan:
         step, peak = human_seconds(self.cost.step_s), human_bytes(self.cost.peak_bytes)
         return f"<Plan of {self.record.program} on {self.mesh}: {step}, {peak} per device>"
 
+    def _repr_html_(self) -> str:
+        """The page's first screen, which a notebook shows."""
+        from shardwright.report.html import first_screen, in_a_frame
+
+        return in_a_frame(first_screen(self.record), 460 + 32 * len(self.mesh.names))
+
+    def visualize(self, path: str) -> Picture:
+        """Which device has which part of an argument, result or intermediate ("params.w1").
+
+        A drawing in a notebook; print() shows lines.
+        """
+        from shardwright.report.picture import Picture
+        from shardwright.report.questions import find_array
+
+        find_array(self.record, path)  # or an error that names others
+        return Picture(self.record, path)
+
     def ir(self) -> Ir:
         """The partitioning IR: one row per op, with local shapes, claims and collectives."""
         bound = self._require("ir()")
@@ -143,6 +163,16 @@ class Plan:
         from shardwright.report.explain import explain
 
         return explain(self.record)
+
+    def advice(self, *, seconds: float = 1.0, processes: int | None = None) -> Any:
+        """What would save memory or time, with its price: residuals, batch, mesh, devices.
+
+        Prints; has `.residuals`, `.instead`, `.to_html()` and `.to_dict()`. Other batches and
+        meshes are planned for that: `seconds` and `processes` as for compare().
+        """
+        from shardwright.advice import advise
+
+        return advise(self, self._require("advice()"), seconds=seconds, processes=processes)
 
     # Running --------------------------------------------------------------------------------
 

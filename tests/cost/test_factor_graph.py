@@ -28,7 +28,7 @@ def test_factors_add_up_to_a_step(name: str, mesh: dict[str, int]) -> None:
     total = np.zeros(len(decisions))
     for f, factor in enumerate(model.graph.factors):
         seen = placements[:, list(factor.scope)]
-        total += model.graph.seconds(f, model.graph.cells(f, seen), seen)
+        total += model.graph.seconds(f, model.graph.cells(f, seen), seen)[0]
     costs = model.evaluate(decisions)
     np.testing.assert_allclose(total, costs.compute_s + costs.link_s, rtol=1e-9)
 

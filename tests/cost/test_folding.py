@@ -48,6 +48,7 @@ def assert_equal(folded: Cost, walked: Cost) -> None:
     """Seconds up to the order of the sum, bytes exactly."""
     assert folded.compute_s == pytest.approx(walked.compute_s, rel=1e-9, abs=1e-18)
     assert folded.link_s == pytest.approx(walked.link_s, rel=1e-9, abs=1e-18)
+    assert folded.hidden_s == pytest.approx(walked.hidden_s, rel=1e-9, abs=1e-18)
     assert folded.peak_bytes == walked.peak_bytes
 
 

@@ -7,13 +7,14 @@ additions, what one op costs) and none of its folding.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 
 from shardwright.analysis.analysis import Analysis
 from shardwright.cost.cost import Cost
-from shardwright.cost.liveness import NO_POINT, SAME_BUFFER, region_ends
+from shardwright.cost.liveness import NO_POINT, SAME_BUFFER, gathered_ahead, region_ends
 from shardwright.cost.model import CostModel
 from shardwright.cost.prices import DevicePrices
 from shardwright.cost.roofline import stream_s
@@ -23,7 +24,9 @@ from shardwright.spmd.decisions import Decisions, Placement
 from shardwright.spmd.follow import Choice, choose
 from shardwright.spmd.layout import NO_BIT, Atom, Layout
 from shardwright.spmd.layouts import Layouts, find_updates, resolution_bits
+from shardwright.spmd.moves import Move
 from shardwright.spmd.opclass import NO_CLASS, fold_ops
+from shardwright.spmd.slack import BLOCKS
 from shardwright.spmd.sums import Sum, find_sums, find_trips, reduced_once
 from shardwright.spmd.weights import region_runs, region_weights
 
@@ -53,9 +56,17 @@ class Walk:
             layout.local_bytes(placement, self.model.mesh.sizes)
             for layout, placement in zip(self.layouts.table, stored, strict=True)
         ]
+        # Seconds of each phase; of links those that block are under BLOCKS.
+        compute_s = self._compute_s(choices) + self._traffic_s(local_bytes)
+        link_s, hideable_s = self._links(choices)
+        if self.model.overlap is None:
+            hidden_s = sum(min(compute_s[p], s) for p, s in hideable_s.items())
+        else:
+            hidden_s = self.model.overlap * min(compute_s.total(), link_s)
         return Cost(
-            compute_s=self._compute_s(choices) + self._traffic_s(local_bytes),
-            link_s=self._link_s(choices),
+            compute_s=compute_s.total(),
+            link_s=link_s,
+            hidden_s=hidden_s,
             peak_bytes=self._peak_bytes(choices, local_bytes),
             overlap=self.model.overlap,
         )
@@ -81,70 +92,80 @@ class Walk:
             out.append(choose(one, [stored[v] for v in one.key_layouts], prices))
         return out
 
-    def _compute_s(self, choices: Sequence[Choice | None]) -> float:
-        """Seconds of all ops, a body's as often as it runs."""
-        return sum(
-            self.weights[op.region] * choice.compute_s
-            for op, choice in zip(self.program.ops, choices, strict=True)
-            if choice is not None
-        )
+    def _compute_s(self, choices: Sequence[Choice | None]) -> Counter[int]:
+        """{phase: seconds} of all ops, a body's as often as it runs."""
+        seconds = Counter[int]()
+        for op, choice in zip(self.program.ops, choices, strict=True):
+            if choice is not None:
+                phase = self.model.slack.phase[op.index]
+                seconds[phase] += self.weights[op.region] * choice.compute_s
+        return seconds
 
-    def _traffic_s(self, local_bytes: Sequence[int]) -> float:
-        """Seconds in which fused work reads and writes materialised values."""
-        total = 0.0
+    def _traffic_s(self, local_bytes: Sequence[int]) -> Counter[int]:
+        """{phase: seconds} in which fused work reads and writes materialised values."""
+        seconds = Counter[int]()
         for v in self.program.values:
             region = self.program.ops[v.op].region if v.op != NO_OP else TOP
-            times = int(self.model.fusion.traffic[v.index])
-            total += self.weights[region] * times * local_bytes[v.index]
-        return stream_s(self.model.device, total)
+            passes = self.weights[region] * int(self.model.fusion.traffic[v.index])
+            phase = self.model.slack.value_phase[v.index]
+            seconds[phase] += stream_s(self.model.device, passes * local_bytes[v.index])
+        return seconds
 
-    def _link_s(self, choices: Sequence[Choice | None]) -> float:
-        """Seconds of all movements.
+    def _links(self, choices: Sequence[Choice | None]) -> tuple[float, Counter[int]]:
+        """(seconds of all movements, {phase: hideable seconds}).
 
-        One value moved the same way for several uses in one place is moved once; partial sums
-        that are only added up are reduced once, if all of them are partial alike.
+        One value moved the same way for several uses in one place is moved once, and hides if it
+        may for all of these uses; partial sums that are only added up are reduced once, if all of
+        them are partial alike.
         """
-        once_s: dict[int, float] = {}  # op -> seconds that take the place of its own
+        total, hideable, slack = 0.0, Counter[int](), self.model.slack
+
+        def count(moves: Sequence[Move], times: float, phase: int) -> None:
+            nonlocal total
+            total += times * sum(map(self.model.prices.move_s, moves))
+            if phase != BLOCKS:
+                hideable[phase] += times * self.model.prices.hideable_s(moves)
+
+        summed: set[int] = set()
         for one in self.sums:
-            seconds = self._sum_s(one, choices)
-            if seconds is not None:
-                once_s |= {leaf.op: 0.0 for leaf in one.leaves} | {one.leaves[0].op: seconds}
-        moved: set[tuple[int, int, int, bool, Placement]] = set()
-        total = 0.0
+            summed |= {leaf.op for leaf in one.leaves}
+            count(*self._reduce(one, choices))
+        uses: dict[tuple[int, int, int, bool], dict[Placement, tuple[list[Move], int]]] = {}
+        phases: dict[tuple[int, int, int, bool], set[int]] = {}
         for op, choice in zip(self.program.ops, choices, strict=True):
             if choice is None:
                 continue
-            made_s = choice.exchange_s + once_s.get(op.index, sum(choice.result_s))
-            seconds = 0.0
+            count(choice.exchanges, self.runs[op.result_region], BLOCKS)
+            if op.index not in summed:
+                for moves in choice.result_moves:
+                    count(moves, self.runs[op.result_region], slack.results[op.index])
             operands = [v for v in op.operands if v != LITERAL]
-            for v, need, operand_s in zip(operands, choice.needs, choice.operand_s, strict=True):
-                use = (v, op.operand_region, op.remat, op.transposed, need)
-                if use not in moved:
-                    moved.add(use)
-                    seconds += operand_s
-            total += self.runs[op.operand_region] * seconds + self.runs[op.result_region] * made_s
-        return total
+            for i, v in enumerate(operands):
+                use = (v, op.operand_region, op.remat, op.transposed)
+                moved = choice.operand_moves[i], op.operand_region
+                uses.setdefault(use, {}).setdefault(choice.needs[i], moved)
+                phases.setdefault(use, set()).add(slack.operands[op.index][i])
+        for use, ways in uses.items():
+            phase = max(phases[use]) if len(phases[use]) == 1 else BLOCKS
+            for moves, region in ways.values():
+                count(moves, self.runs[region], phase)
+        return total, hideable
 
-    def _sum_s(self, one: Sum, choices: Sequence[Choice | None]) -> float | None:
-        """Seconds to reduce a sum, in each round if it adds up over the rounds of a loop.
-
-        None when its parts are reduced before they are added.
-        """
+    def _reduce(self, one: Sum, choices: Sequence[Choice | None]) -> tuple[list[Move], float, int]:
+        """(moves, times, phase) of a sum: after the additions, after the loop, or of each part."""
         parts = [
             (self.ops.table[int(self.ops.of_op[leaf.op])], choice, leaf.order)
             for leaf in one.leaves if (choice := choices[leaf.op]) is not None
         ]  # fmt: skip
         past = [c for i in one.hoisted_past(self.program) if (c := choices[i]) is not None]
         once = reduced_once(parts, past, one.sizes(self.program), self.model.prices)
-        if once is None:
-            return None
-        seconds = sum(map(self.model.prices.move_s, once.moves))
-        if not once.after_loop or one.hoist is None:
-            return seconds
-        inside, after = (
-            self.program.ops[i].region for i in (one.leaves[0].op, one.hoist.loop.carry)
-        )
-        return seconds * self.runs[after] / self.runs[inside]
+        slack = self.model.slack.results
+        if once is not None and once.after_loop and one.hoist is not None:
+            carry = one.hoist.loop.carry
+            return once.moves, self.runs[self.program.ops[carry].region], slack[carry]
+        moves = once.moves if once else [m for _, c, _ in parts for m in c.result_moves[0]]
+        inside = self.program.ops[one.leaves[0].op].region
+        return moves, self.runs[inside], slack[self.program.values[one.value].op]
 
     def _peak_bytes(self, choices: Sequence[Choice | None], local_bytes: Sequence[int]) -> int:
         """The most bytes that live at any op, its moved copies included."""
@@ -172,6 +193,13 @@ class Walk:
         """[times] moved copies of each op; those for a whole loop or branch are made to live."""
         copies = [0] * (len(choices) + 1)
         time = self.model.schedule.time.tolist()
+        if self.model.overlap is None and self.model.device.hides.get("all-gather"):
+            for op, slot, first in gathered_ahead(self.program, self.model.slack):
+                choice = choices[op.index]
+                size = choice.copied_bytes[slot] if choice is not None else 0
+                last = time[op.index] - 1
+                starts[time[first]] = starts.get(time[first], 0) + size
+                ends[last] = ends.get(last, 0) + size
         for op, choice in zip(self.program.ops, choices, strict=True):
             if choice is None:
                 continue

@@ -48,6 +48,23 @@ ARGS = (
 )
 
 
+def test_a_sum_crosses_slices_in_parts() -> None:
+    """Scattered inside, reduced across, gathered inside; compiled as planned, equal numbers."""
+
+    def step(w: Any, x: Any) -> Any:
+        return w - 0.1 * jax.grad(lambda w: jnp.sum(jnp.tanh(x @ w) ** 2))(w)
+
+    w, x = np.ones((512, 1024), np.float32), np.ones((8192, 512), np.float32)
+    tactics = [sw.DataParallel("dcn_data"), sw.DataParallel("data")]
+    plan = sw.partition(step, w, x, mesh={"dcn_data": 2, "data": 4}, tactics=tactics)
+    assert {(c.kind, c.axes, c.bytes) for c in plan.collectives} == {
+        ("reduce-scatter", ("data",), w.nbytes),
+        ("all-reduce", ("dcn_data",), w.nbytes // 4),
+        ("all-gather", ("data",), w.nbytes),
+    }
+    assert plan.verify(run=True).ok
+
+
 @pytest.mark.parametrize(
     "look_up, logits", [(rows, straight), (rows, transposed), (one_hot, transposed)]
 )

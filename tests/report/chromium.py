@@ -106,16 +106,13 @@ def browser() -> Iterator[Browser]:
     assert PATH is not None
     (their_read, our_write), (our_read, their_write) = os.pipe(), os.pipe()
 
-    def to_its_place() -> None:  # the browser reads from 3 and writes to 4
-        os.dup2(their_read, 100)
-        os.dup2(their_write, 101)
-        os.dup2(100, 3)
-        os.dup2(101, 4)
-
+    # The browser reads from 3 and writes to 4.
+    script = f'exec "$0" "$@" 3<&{their_read} 4>&{their_write}'
     with tempfile.TemporaryDirectory() as profile:
         process = subprocess.Popen(
-            [PATH, *FLAGS, f"--user-data-dir={profile}"], close_fds=False, preexec_fn=to_its_place,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            ["bash", "-c", script, PATH, *FLAGS, f"--user-data-dir={profile}"],
+            pass_fds=(their_read, their_write), stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )  # fmt: skip
         os.close(their_read)
         os.close(their_write)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from shardwright.report.html import first_screen, side_by_side, to_html
+from shardwright.report.html import array_page, first_screen, side_by_side, to_html
 from shardwright.spmd.ir import Cause
 from tests.report import chromium
 from tests.report.chromium import Browser
@@ -46,11 +46,10 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         specs={f"{EVIL}{i}": s for i, s in enumerate(train.specs.values())},
         kinds={f"{EVIL}{i}": k for i, k in enumerate(train.kinds.values())},
     )  # fmt: skip
-    mobile = '<meta name=viewport content="width=device-width">'
-    cell = f"<!doctype html><meta charset=utf-8>{mobile}<body>{first_screen(train)}"
     texts = {
         "train": to_html(train), "small": to_html(record_of("mlp_grad")), "evil": to_html(evil),
-        "two": side_by_side(train, record_of("transformer_scan_train", "zero")), "cell": cell,
+        "two": side_by_side(train, record_of("transformer_scan_train", "zero")),
+        "cell": first_screen(train), "array": array_page(train, "batch.tokens"),
     }  # fmt: skip
     folder = tmp_path_factory.mktemp("pages")
     for name, text in texts.items():
@@ -58,7 +57,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: folder / f"{name}.html" for name in texts}
 
 
-@pytest.mark.parametrize("name", ["train", "small", "two", "evil", "cell"])
+@pytest.mark.parametrize("name", ["train", "small", "two", "evil", "cell", "array"])
 def test_pages_open_cleanly(open_browser: Browser, pages: dict[str, Path], name: str) -> None:
     """At both widths, in light and dark: nothing in the console, nothing wider than the window."""
     page = open_browser
@@ -72,8 +71,7 @@ def test_pages_open_cleanly(open_browser: Browser, pages: dict[str, Path], name:
             wide = page.evaluate("document.documentElement.scrollWidth")
             assert wide <= width, (name, width)
             back = page.evaluate("getComputedStyle(document.body).backgroundColor")
-            if name != "cell":
-                assert (back == "rgb(15, 19, 26)") == dark
+            assert (back == "rgb(15, 19, 26)") == dark
             assert page.evaluate("document.title") != "hit"
             took = page.evaluate("performance.timing.domComplete - performance.timing.fetchStart")
             assert took < 2000

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from shardwright.referee.agreement import Agreement
+from shardwright.referee.replay import Seconds
 from shardwright.referee.verify import Ran, Verification
 
 GOOD = Verification(
@@ -23,12 +24,12 @@ GOOD = Verification(
         ("all-gather", None): (1.0, 510.0),
         ("all-reduce", ("model",)): (1.0, 300.0),
     },
-    predicted_link_s=20e-6,
+    predicted_seconds=Seconds(compute_s=60e-6, link_s=20e-6, exposed_s=15e-6),
     compiled_link_s=21e-6,
+    seconds=None,
     predicted_peak_bytes=1000,
     compiled_peak_bytes=4000,
     rematerialisations=0,
-    cycles=12345,
     runs=(Ran("in range", Agreement(1e-7, True)), Ran("below 0", Agreement(0.0, True))),
 )
 
@@ -53,8 +54,18 @@ def test_a_verified_plan_reads_so() -> None:
         "  involuntary full rematerialisations: 0",
         "  results       equal to the unsharded function's, largest relative error 1.0e-07"
         " (in range, below 0)",
-        "  the compiler estimates 12,345 cycles",
         "verified: compiled as predicted",
+    ]
+
+
+def test_a_schedule_is_shown_beside_what_was_predicted() -> None:
+    replayed = Seconds(compute_s=50e-6, link_s=21e-6, exposed_s=18e-6)
+    lines = str(replace(GOOD, platform="tpu", seconds=replayed)).splitlines()
+    assert [line.split() for line in lines[8:12]] == [
+        ["seconds", "on", "links", "20.0", "us", "21.0", "us"],
+        ["of", "them", "exposed", "15.0", "us", "18.0", "us"],
+        ["compute", "60.0", "us", "50.0", "us"],
+        ["step", "as", "scheduled", "75.0", "us", "68.0", "us"],
     ]
 
 

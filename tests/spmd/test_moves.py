@@ -147,6 +147,33 @@ def test_ways_to_scatter(
     assert all(way[-1].after == stored for way in found)
 
 
+LARGE = layout((1024,), (1024,))  # f32[1024, 1024]: 2**22 bytes
+BYTES = 2**22
+
+
+# Axis 0 crosses slices; axes 1 and 2 are inside them.
+@pytest.mark.parametrize(
+    "value, last, stored, moves",
+    [
+        # Scattered inside, reduced across in parts, gathered inside.
+        (LARGE, (0, 1), (o, o, o), [(RS, (1,), BYTES), (AR, (0,), BYTES // 4), (AG, (1,), BYTES)]),
+        # What is stored in parts inside anyway, as under FSDP, is not gathered.
+        (LARGE, (0, 1), (o, 0, o), [(RS, (1,), BYTES), (AR, (0,), BYTES // 4)]),
+        # Nothing crosses, everything crosses, or it is small.
+        (LARGE, (1, 2), (o, o, o), [(AR, (1, 2), BYTES)]),
+        (LARGE, (0,), (o, o, o), [(AR, (0,), BYTES)]),
+        (MATRIX, (0, 1), (o, o, o), [(AR, (0, 1), 512)]),
+    ],
+)
+def test_sums_cross_slices_in_parts(
+    value: Layout, last: tuple[int, ...], stored: Placement, moves: list
+) -> None:
+    given = (value, (o, o, o), [last], stored, (2, 4, 2))
+    first, *_ = reductions(*given, at_once=True, written_out=True, across={0})
+    assert [m[:3] for m in first] == moves
+    assert first[-1].after == stored
+
+
 # Every move is played: device -> set of elements.
 
 Shards = dict[tuple[int, ...], frozenset[int]]

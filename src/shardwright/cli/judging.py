@@ -114,7 +114,8 @@ def verify(
 
 
 _FIGURES = (
-    "target", "platform", "predicted_bytes", "compiled_bytes", "link_error", "predicted_link_s",
-    "compiled_link_s", "predicted_peak_bytes", "compiled_peak_bytes", "memory_error",
-    "rematerialisations", "cycles", "largest_error", "numbers_agree",
+    "target", "platform", "predicted_bytes", "compiled_bytes", "link_error",
+    "predicted_seconds", "seconds", "compiled_link_s", "predicted_peak_bytes",
+    "compiled_peak_bytes", "memory_error",
+    "rematerialisations", "largest_error", "numbers_agree",
 )  # fmt: skip

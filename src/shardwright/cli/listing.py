@@ -1,4 +1,4 @@
-"""Commands that list what Shardwright knows: devices, rules, zoo."""
+"""Commands about what Shardwright knows: devices, rules, zoo; and calibrate, which measures."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import difflib
 
 import click
 
+from shardwright.cli.input import parse_mesh
 from shardwright.cli.options import json_option
 from shardwright.cli.output import say_json, say_table
 from shardwright.cost.devices import devices as known_devices
@@ -32,6 +33,30 @@ def devices(as_json: bool) -> None:
         for name, d in known.items()
     ]  # fmt: skip
     say_table(titles, rows, right=(1, 2, 3, 4))
+
+
+@click.command()
+@click.argument("path", type=click.Path(dir_okay=False))
+@click.option("--mesh", required=True, help="data=4,model=2: of the devices that are here.")
+@click.option("--like", metavar="DEVICE", help="What gives the rest; by default what is here.")
+@click.option("--name", default="calibrated", show_default=True, help="Of the device.")
+@json_option
+def calibrate(path: str, mesh: str, like: str | None, name: str, as_json: bool) -> None:
+    """Measure links, dots and memory of the devices here; write a table for --device PATH."""
+    from shardwright.calibrate import calibrate as measure
+
+    found = measure(parse_mesh(mesh), like=like, name=name, path=path)
+    if as_json:
+        say_json(encode(found))
+        return
+    rows = [
+        ("bf16 dots", f"{found.matrix_flops_per_s('bf16'):.3g} FLOP/s"),
+        ("f32 dots", f"{found.matrix_flops_per_s('f32'):.3g} FLOP/s"),
+        ("memory", f"{human_bytes(found.memory_bytes_per_s)}/s"),
+        ("links", f"{human_bytes(found.link_bytes_per_s)}/s"),
+        ("latency", f"{found.latency_s * 1e6:.3g} us"),
+    ]
+    say_table(("what", "measured"), rows, right=(1,))
 
 
 @click.command()

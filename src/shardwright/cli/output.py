@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -17,8 +18,8 @@ from rich.table import Table
 from rich.text import Text
 
 from shardwright.errors import ShardwrightError
-from shardwright.report.words import columns, human_count, human_seconds
-from shardwright.search.objective import OVER_MEMORY_S
+from shardwright.notebook import progress_text
+from shardwright.report.words import columns
 
 STDOUT = "-"
 _STYLES = (  # of what a line begins with, or has in it
@@ -90,11 +91,13 @@ def working(what: str, *, quiet: bool = False) -> Iterator[Callable[[str], None]
     if quiet or not sys.stderr.isatty():
         yield None
         return
+    # A stream of its own: while a compiler runs, what it writes to the process's is captured.
+    terminal = os.fdopen(os.dup(sys.stderr.fileno()), "w")
     shown = Progress(
         SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn(),
-        console=Console(stderr=True, highlight=False), transient=True,
+        console=Console(file=terminal, highlight=False), transient=True,
     )  # fmt: skip
-    with shown:
+    with terminal, shown:
         task = shown.add_task(what, total=None)
         yield lambda text: shown.update(task, description=text)
 
@@ -104,10 +107,4 @@ def search_progress(update: Callable[[str], None] | None) -> Callable[[Any], Non
     if update is None:
         return None
 
-    def show(p: Any) -> None:
-        best = human_seconds(p.best_s) if p.best_s < OVER_MEMORY_S else "nothing fits yet"
-        bound = f", at least {human_seconds(p.bound_s)}" if p.bound_s else ""
-        rate = f"{human_count(p.evaluations)} plans, {human_count(p.per_s)}/s"
-        update(f"{p.stage}: best {best}{bound}; {rate}")
-
-    return show
+    return lambda p: update(progress_text(p))

@@ -11,10 +11,16 @@ class Cost:
 
     compute_s: float = 0.0
     link_s: float = 0.0
+    hidden_s: float = 0.0  # of link_s, behind compute
     peak_bytes: int = 0
-    overlap: float = 0.0  # part of the shorter of the two that hides behind the longer
+    overlap: float | None = None  # what the user said of overlap; None: the model of docs/cost.md
+
+    @property
+    def exposed_s(self) -> float:
+        """Seconds in which a device waits for its links."""
+        return self.link_s - self.hidden_s
 
     @property
     def step_s(self) -> float:
-        """Compute and links one after the other, less what overlaps."""
-        return self.compute_s + self.link_s - self.overlap * min(self.compute_s, self.link_s)
+        """Compute, and the links that it does not hide."""
+        return self.compute_s + self.exposed_s

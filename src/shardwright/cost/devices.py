@@ -13,13 +13,14 @@ import functools
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from shardwright.errors import ShardwrightError
+from shardwright.spmd.moves import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, PERMUTE, REDUCE_SCATTER
 
 # XLA's spelling of the dtypes that have a rate of their own.
 _SPELLING = {
@@ -48,6 +49,7 @@ _MULTIPLIES = {
     "ANY_F8": "f8", "BF16": "bf16", "F16": "f16", "TF32": "f32_high", "F32": "f32_highest",
     "F64": "f64",
 }  # fmt: skip
+_COLLECTIVES = (ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, PERMUTE, REDUCE_SCATTER)
 _TOPOLOGIES = ("torus", "switch")
 # What a compiler, not the hardware, decides about memory.
 COMPILED_MEMORY = (
@@ -68,8 +70,10 @@ class Device:
     name: str
     flops_per_s: Mapping[str, float]  # of the matrix unit, by dtype in XLA's spelling
     vector_flops_per_s: float  # elementwise and reductions
+    clock_hz: float = 0.0  # of the cycles that a compiler estimates; 0: it estimates none
     memory_bytes: int
     memory_bytes_per_s: float
+    host_bytes_per_s: float = 0.0  # to its host's memory, or from it; 0: not known
     reserved_bytes: int = 0  # kept by the runtime: a plan may use memory_bytes - reserved_bytes
     scratch_bytes: int = 0  # what a library takes for one dot, at most what the dot reads
     buffer_bytes: int = 1  # every buffer takes a multiple of this
@@ -102,12 +106,15 @@ class Device:
     hop_latency_s: float = 0.0  # added by each hop on a torus, by each step of a ring in a node
     dcn_latency_s: float = 0.0  # added by each step of a ring across nodes or slices
     half_bandwidth_bytes: float = 0.0  # size at which a collective reaches half of the peak
+    # By kind the share of a hideable collective's seconds that runs beside compute (docs/cost.md).
+    hides: Mapping[str, float] = field(default_factory=dict)
     op_overhead_s: float = 0.0  # one kernel or op, however small
     aliases: tuple[str, ...] = ()
     source: str = "given by the user"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "flops_per_s", dict(self.flops_per_s))
+        object.__setattr__(self, "hides", dict(self.hides))
         for name in ("matrix_tile", "torus", "aliases"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         _check(self)
@@ -178,9 +185,17 @@ def devices() -> dict[str, Device]:
 
 
 def device(name: str | Device) -> Device:
-    """The device of that name or alias; a Device is returned as it is."""
+    """The device of that name or alias, or of a TOML file; a Device is returned as it is."""
     if isinstance(name, Device):
         return name
+    if isinstance(name, str) and name.endswith(".toml"):
+        found = load_devices(name)
+        if len(found) != 1:
+            raise ShardwrightError(
+                f"{name} has {len(found)} devices",
+                try_="load_devices(path)[name], or a file of one",
+            )
+        return next(iter(found.values()))
     by_name = {_fold(known.name): known for known in _builtin().values()}
     by_name |= {_fold(alias): known for known in _builtin().values() for alias in known.aliases}
     if isinstance(name, str) and _fold(name) in by_name:
@@ -293,6 +308,11 @@ def _check(device: Device) -> None:
                 raise ShardwrightError(
                     f"device {device.name!r} has {name} = {getattr(device, name)}", try_=try_
                 )
+    if not all(kind in _COLLECTIVES and 0 <= share <= 1 for kind, share in device.hides.items()):
+        raise ShardwrightError(
+            f"device {device.name!r} has hides = {device.hides}",
+            try_='parts of 1 by kind: hides={"all-gather": 0.9}',
+        )
     if device.topology not in _TOPOLOGIES:
         raise ShardwrightError(
             f"device {device.name!r} has topology {device.topology!r}",

@@ -20,11 +20,13 @@ from threading import Lock
 
 import numpy as np
 
+from shardwright.cost.hiding import Hiding
 from shardwright.cost.prices import DevicePrices
 from shardwright.spmd.decisions import Placement
 from shardwright.spmd.follow import Choice, choose
 from shardwright.spmd.layout import REPLICATED
 from shardwright.spmd.layouts import Layouts
+from shardwright.spmd.moves import Move
 from shardwright.spmd.opclass import OpClass, OpClasses
 from shardwright.spmd.sums import reduced_once
 from shardwright.spmd.weights import DeferredReduction, SharedTransfer, Weights
@@ -42,13 +44,14 @@ class Factor:
     ops: tuple[OpClass, ...] = ()
     shared: tuple[SharedTransfer, ...] = ()
     deferred: tuple[DeferredReduction, ...] = ()
-    traffic: tuple[tuple[int, float], ...] = ()  # (layout, seconds per byte of one device's part)
+    # (layout, phase, seconds per byte of one device's part)
+    traffic: tuple[tuple[int, int, float], ...] = ()
 
     def __str__(self) -> str:
         terms = [str(op.rule) for op in self.ops]
         terms += [f"shared transfer for {len(t.uses)} uses" for t in self.shared]
         terms += [f"deferred reduction of {len(d.leaves)} results" for d in self.deferred]
-        terms += [f"traffic of {layout}" for layout, _ in self.traffic]
+        terms += [f"traffic of {layout}" for layout in sorted({t[0] for t in self.traffic})]
         return f"{list(self.scope)}: {'; '.join(terms)}"
 
 
@@ -87,9 +90,9 @@ def find_factors(
     for scope in scopes:
         for layout in scope:
             first.setdefault(layout, scope)
-    for layout in np.flatnonzero(traffic_s).tolist():
+    for layout, phase in np.argwhere(traffic_s).tolist():
         scope = first.get(layout, (layout,))
-        term = (layout, float(traffic_s[layout]))
+        term = (layout, phase, float(traffic_s[layout, phase]))
         scopes.setdefault(scope, {}).setdefault("traffic", []).append(term)
     return [
         Factor(scope, **{kind: tuple(terms) for kind, terms in kinds.items()})  # type: ignore[arg-type]
@@ -97,19 +100,34 @@ def find_factors(
     ]
 
 
+def _picked(
+    table: np.ndarray, rows: np.ndarray, factors: np.ndarray, columns: np.ndarray
+) -> np.ndarray:
+    """[B, N] table[rows[:, factors], columns], in half the time."""
+    at = rows.take(factors, axis=1)
+    at *= table.shape[1]
+    at += columns
+    return table.ravel().take(at)
+
+
 class FactorGraph:
     """The factors of a program on a mesh, with the cells that were looked at."""
 
     def __init__(
         self, layouts: Layouts, classes: OpClasses, weights: Weights, prices: DevicePrices, *,
-        traffic_s: np.ndarray, entering: Collection[int],
+        traffic_s: np.ndarray, entering: Collection[int], hiding: Hiding,
     ) -> None:  # fmt: skip
-        """`entering` are op classes of ties: one that moves a value copies it for its region."""
+        """The factors, with no cell priced yet.
+
+        `traffic_s` is [layouts, phases] seconds per byte. `entering` are op classes of ties: one
+        that moves a value copies it for its region.
+        """
         self.factors = find_factors(classes.table, weights, traffic_s)
         self._layouts, self._classes = layouts, classes.table
         self._prices, self._entering = prices, frozenset(entering)
+        self.hiding = hiding
         self._weights = (  # by op class
-            weights.compute.tolist(), weights.exchanges.tolist(),
+            weights.compute.sum(1).tolist(), weights.exchanges.tolist(),
             [w.tolist() for w in weights.operands], [w.tolist() for w in weights.results],
         )  # fmt: skip
         self._choices: list[dict[tuple[Placement, ...], Choice]] = [{} for _ in classes.table]
@@ -122,11 +140,17 @@ class FactorGraph:
                 self.place_of[op.index], self._operands_of[op.index] = (f, i), column
                 column += len(op.operands)
             width = max(width, column)
+        self.columns = [self._columns(factor) for factor in self.factors]  # [F] of Hiding
+        places = sorted((c, f, i) for f, cs in enumerate(self.columns) for i, c in enumerate(cs))
+        at = np.array(places, np.int64).reshape(-1, 3)  # [N] (column, factor, place in its row)
+        self._column_at = at[:, 1].copy(), at[:, 2].copy()
+        self._column_start = np.unique(at[:, 0], return_index=True)[1]
         self._address_cells(len(prices.axis_sizes))
         self._row_of = _Rows()
         self._growing = Lock()  # threads may share a graph
         self.choices: list[tuple[Choice, ...]] = []  # [rows] of the factor's op classes
         self.compute_s, self.link_s = np.zeros(256), np.zeros(256)  # [rows]
+        self.column_s = np.zeros((256, max(map(len, self.columns), default=0)))  # [rows, places]
         # [rows, columns] Choice.temp_bytes of each op class, then copied_bytes of their operands.
         self.temp_bytes = np.zeros((256, width))
 
@@ -160,6 +184,18 @@ class FactorGraph:
         self._starts = np.minimum(starts, max(len(self._flat) - 1, 0))
         self._strides = np.concatenate([*self._stride, np.zeros(0, np.int64)])
         self._constant = np.flatnonzero(widths == 0)
+
+    def _columns(self, factor: Factor) -> list[int]:
+        """The columns in which a factor counts, ascending."""
+        hiding, found = self.hiding, set[int | None]()
+        for op in factor.ops:
+            found |= {c for c, _ in hiding.compute[op.index]}
+            found |= {c for _, c, _ in hiding.links[op.index]}
+        found |= {hiding.compute_column(phase) for _, phase, _ in factor.traffic}
+        phases = [one.phase for one in factor.shared]
+        phases += [phase for one in factor.deferred for phase in (one.phase, one.phase_after)]
+        found |= set(map(hiding.link_column, phases))
+        return sorted(c for c in found if c is not None)
 
     def temp_columns(
         self, classes: Iterable[int], operands: Iterable[tuple[int, int]] = ()
@@ -209,11 +245,28 @@ class FactorGraph:
         cells: list[Cell] = (numbers @ self._stride[factor] + self._first[factor]).tolist()
         return cells
 
-    def seconds(self, factor: int, cells: list[Cell], placements: np.ndarray) -> np.ndarray:
-        """[R] of one factor in these cells, which are those of the placements [R, scope, A]."""
+    def column_sums(self, rows: np.ndarray) -> np.ndarray:
+        """[B, columns] the columns of the whole step, given the rows [B, F] of all factors."""
+        if not self.hiding.columns:
+            return np.zeros((len(rows), 0))
+        values = _picked(self.column_s, rows, *self._column_at)
+        return np.add.reduceat(values, self._column_start, axis=1)
+
+    def temps(self, rows: np.ndarray, factors: np.ndarray, columns: np.ndarray) -> np.ndarray:
+        """[B, N] bytes in columns of temp_bytes (see temp_columns), given the rows [B, F]."""
+        return _picked(self.temp_bytes, rows, factors, columns)
+
+    def seconds(
+        self, factor: int, cells: list[Cell], placements: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """([R] seconds of one factor, [R, its columns]) in these cells.
+
+        The cells are those of the placements [R, scope, A]; the seconds are compute and links, one
+        after the other.
+        """
         rows = [self._row(cell, factor, at) for cell, at in zip(cells, placements, strict=True)]
         seconds: np.ndarray = self.compute_s[rows] + self.link_s[rows]
-        return seconds
+        return seconds, self.column_s[rows, : len(self.columns[factor])]
 
     def _row(self, cell: Cell, factor: int, at: np.ndarray) -> int:
         """The row of a cell, priced when it is looked at for the first time."""
@@ -231,16 +284,29 @@ class FactorGraph:
         stored = dict(zip(one.scope, map(tuple, at.tolist()), strict=True))
         choices = tuple([self.choose(op, stored) for op in one.ops])
         compute = link = 0.0
+        hiding, columns = self.hiding, dict.fromkeys(self.columns[factor], 0.0)
         for op, choice in zip(one.ops, choices, strict=True):
             compute += compute_w[op.index] * choice.compute_s
+            for column, times in hiding.compute[op.index]:
+                columns[column] += times * choice.compute_s
+            for slot, column, times in hiding.links[op.index]:
+                if moves := (choice.operand_moves + choice.result_moves)[slot]:
+                    columns[column] += times * self._prices.hideable_s(moves)
             link += exchange_w[op.index] * choice.exchange_s
             link += sum(map(mul, operand_w[op.index], choice.operand_s))
             link += sum(map(mul, result_w[op.index], choice.result_s))
-        link += sum(self._shared_s(transfer, stored) for transfer in one.shared)
-        link += sum(self._deferred_s(reduction, stored) for reduction in one.deferred)
+        moved = [self._shared(transfer, stored) for transfer in one.shared]
+        moved += [self._deferred(reduction, stored) for reduction in one.deferred]
+        for phase, seconds, hideable in moved:
+            link += seconds
+            if (at_link := hiding.link_column(phase)) is not None:
+                columns[at_link] += hideable
         sizes = self._prices.axis_sizes
-        for layout, per_byte in one.traffic:
-            compute += self._layouts.table[layout].local_bytes(stored[layout], sizes) * per_byte
+        for layout, phase, per_byte in one.traffic:
+            seconds = self._layouts.table[layout].local_bytes(stored[layout], sizes) * per_byte
+            compute += seconds
+            if (at_compute := hiding.compute_column(phase)) is not None:
+                columns[at_compute] += seconds
         temps = [self._copies(op, c, stored) for op, c in zip(one.ops, choices, strict=True)]
         temps += [size for choice in choices for size in choice.copied_bytes]
         row = len(self.choices)
@@ -248,9 +314,12 @@ class FactorGraph:
         if row >= len(self.compute_s):
             self.compute_s = np.concatenate([self.compute_s, np.zeros(row)])
             self.link_s = np.concatenate([self.link_s, np.zeros(row)])
+            more = np.zeros((row, self.column_s.shape[1]))
+            self.column_s = np.concatenate([self.column_s, more])
             more = np.zeros((row, self.temp_bytes.shape[1]))
             self.temp_bytes = np.concatenate([self.temp_bytes, more])
         self.compute_s[row], self.link_s[row] = compute, link
+        self.column_s[row, : len(columns)] = list(columns.values())
         self.temp_bytes[row, : len(temps)] = temps
         return row
 
@@ -262,18 +331,24 @@ class FactorGraph:
             known = self._choices[op.index][placed] = choose(op, placed, self._prices)
         return known
 
-    def _shared_s(self, transfer: SharedTransfer, stored: Mapping[int, Placement]) -> float:
-        """Every different way in which the value is needed is moved to once."""
+    def _shared(
+        self, transfer: SharedTransfer, stored: Mapping[int, Placement]
+    ) -> tuple[int, float, float]:
+        """(phase, seconds, hideable ones): to each way in which it is needed a value moves once."""
         if all(atom == REPLICATED for atom in stored[transfer.layout]):  # slices are free
-            return 0.0
-        moved: dict[Placement, float] = {}
+            return transfer.phase, 0.0, 0.0
+        moved: dict[Placement, tuple[float, list[Move]]] = {}
         for c, slot in transfer.uses:
             choice = self.choose(self._classes[c], stored)
-            moved[choice.needs[slot]] = choice.operand_s[slot]
-        return transfer.weight * sum(moved.values())
+            moved[choice.needs[slot]] = choice.operand_s[slot], choice.operand_moves[slot]
+        seconds = sum(s for s, _ in moved.values())
+        hideable = sum(self._prices.hideable_s(moves) for _, moves in moved.values())
+        return transfer.phase, transfer.weight * seconds, transfer.weight * hideable
 
-    def _deferred_s(self, one: DeferredReduction, stored: Mapping[int, Placement]) -> float:
-        """Equal reductions happen once, after the additions."""
+    def _deferred(
+        self, one: DeferredReduction, stored: Mapping[int, Placement]
+    ) -> tuple[int, float, float]:
+        """(phase, seconds, hideable ones): equal reductions happen once, after the additions."""
         ops = [self._classes[c] for c, _ in one.leaves]
         parts = [
             (op, self.choose(op, stored), order)
@@ -281,10 +356,12 @@ class FactorGraph:
         ]
         past = [self.choose(self._classes[c], stored) for c in one.hoisted_past]
         once = reduced_once(parts, past, one.sizes, self._prices)
-        if once is None:
-            return one.weight * sum(choice.result_s[0] for _, choice, _ in parts)
-        weight = one.after_loop if once.after_loop else one.weight
-        return weight * sum(map(self._prices.move_s, once.moves))
+        moves = once.moves if once else [m for _, c, _ in parts for m in c.result_moves[0]]
+        phase, weight = one.phase, one.weight
+        if once and once.after_loop:
+            phase, weight = one.phase_after, one.after_loop
+        seconds = sum(map(self._prices.move_s, moves))
+        return phase, weight * seconds, weight * self._prices.hideable_s(moves)
 
     def _copies(self, op: OpClass, choice: Choice, stored: Mapping[int, Placement]) -> int:
         """Bytes that exist besides operands and results while an op, or what a tie enters, runs."""

@@ -100,7 +100,7 @@ class Network:
         self._curves: dict[tuple[str, tuple[str, ...]], Curve] = {}
         given = self.mesh.links
         inner = [
-            (name, size)
+            (name, size // self.mesh.slices.get(name, 1))
             for name, size in self.mesh.axes
             if name not in self.mesh.dcn and name not in given
         ]

@@ -8,6 +8,7 @@ What a loop reads lives until the loop ends, what it returns from its start.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +20,7 @@ from shardwright.program.ties import CONSTS, INITS, Tie
 from shardwright.program.types import LITERAL, NO_OP, TOP, Op, Program
 from shardwright.rules.rule import MATRIX
 from shardwright.spmd.opclass import NO_CLASS, OpClasses, stays
+from shardwright.spmd.slack import BLOCKS, Slack
 
 NO_POINT = -1
 # A repeated layer has at most this many points of one op class that can be peaks.
@@ -51,7 +53,8 @@ class Lasting:
     """Copies that exist for longer than the op runs which needs them.
 
     A tie that moves a value into a region makes a copy that exists as long as the region runs. A
-    compiler that runs what it can copies and moves an operand as soon as it is there.
+    compiler that runs what it can copies and moves an operand as soon as it is there. One that
+    hides gathers moves an operand while the op before it that waits for such a gather runs.
     """
 
     ties: list[int]  # op classes of ties whose inner values are the outer buffers, unless moved
@@ -185,9 +188,13 @@ def live_counts(lifetimes: Lifetimes, layout_of: np.ndarray, layouts: int, ops: 
 
 
 def find_lasting(
-    program: Program, op_class: np.ndarray, fusion: Fusion, schedule: Schedule, device: Device
-) -> Lasting:
-    """The copies of each class of ties, and of each operand where ops run as soon as they can."""
+    program: Program, op_class: np.ndarray, fusion: Fusion, schedule: Schedule, device: Device,
+    slack: Slack | None,
+) -> Lasting:  # fmt: skip
+    """The copies of each class of ties, and of operands that are moved before their op runs.
+
+    `slack` is given where gathers are hidden.
+    """
     time, ends = schedule.time.tolist(), region_ends(program, schedule)
     spans: list[tuple[tuple[int, int], int, int]] = []  # (class, operand), first and last time
     for op in program.ops:
@@ -198,6 +205,8 @@ def find_lasting(
             operands = [v for v in op.operands if v != LITERAL]
             for slot, v in enumerate(operands):
                 spans.append(((c, slot), _ready(program, fusion, time, v), at - 1))
+    for op, slot, first in gathered_ahead(program, slack) if slack is not None else ():
+        spans.append(((int(op_class[op.index]), slot), time[first], time[op.index] - 1))
     ties = sorted({c for (c, slot), _, _ in spans if slot == _TIE})
     waiting = sorted({key for key, first, last in spans if key[1] != _TIE and first <= last})
     column = {key: i for i, key in enumerate([*[(c, _TIE) for c in ties], *waiting])}
@@ -207,6 +216,20 @@ def find_lasting(
             change[first, column[key]] += 1
             change[last + 1, column[key]] -= 1
     return Lasting(ties, waiting, np.cumsum(change, 0)[: len(program.ops) + 1])
+
+
+def gathered_ahead(program: Program, slack: Slack) -> Iterator[tuple[Op, int, int]]:
+    """(op, operand, the op before it during which that operand is moved), one ahead in a phase."""
+    before: dict[int, int] = {}  # phase -> the last op with such an operand
+    for op in program.ops:
+        if op.tie or op.is_region or op.rule.fusible:
+            continue
+        phase = slack.phase[op.index]
+        slots = [i for i, hidden in enumerate(slack.operands[op.index]) if hidden != BLOCKS]
+        if slots and phase in before:
+            yield from ((op, slot, before[phase]) for slot in slots)
+        if slots:
+            before[phase] = op.index
 
 
 def _ready(program: Program, fusion: Fusion, time: list[int], value: int) -> int:

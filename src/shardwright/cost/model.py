@@ -17,6 +17,7 @@ from shardwright.cost.cost import Cost
 from shardwright.cost.devices import Device
 from shardwright.cost.factor_graph import FactorGraph
 from shardwright.cost.fusion import find_fusions
+from shardwright.cost.hiding import Hiding, hidden_s
 from shardwright.cost.liveness import find_lasting, find_lifetimes, live_counts, peak_points
 from shardwright.cost.prices import DevicePrices
 from shardwright.cost.roofline import stream_s
@@ -28,7 +29,9 @@ from shardwright.spmd.decisions import Decisions, Placement
 from shardwright.spmd.follow import Choice
 from shardwright.spmd.ir import Collective, Ir, Partitioned, build_ir, find_collectives
 from shardwright.spmd.layouts import Layouts
+from shardwright.spmd.moves import ALL_GATHER
 from shardwright.spmd.opclass import fold_ops
+from shardwright.spmd.slack import find_slack
 from shardwright.spmd.sums import find_summed, find_trips
 from shardwright.spmd.weights import weigh
 
@@ -39,17 +42,18 @@ class Costs:
 
     compute_s: np.ndarray  # [B]
     link_s: np.ndarray  # [B]
+    hidden_s: np.ndarray  # [B]
     peak_bytes: np.ndarray  # [B]
-    overlap: float
+    overlap: float | None
 
     @property
     def step_s(self) -> np.ndarray:
-        hidden = self.overlap * np.minimum(self.compute_s, self.link_s)
-        return self.compute_s + self.link_s - hidden
+        return self.compute_s + (self.link_s - self.hidden_s)
 
     def __getitem__(self, i: int) -> Cost:
         return Cost(
             compute_s=float(self.compute_s[i]), link_s=float(self.link_s[i]),
+            hidden_s=float(self.hidden_s[i]),
             peak_bytes=int(self.peak_bytes[i]), overlap=self.overlap,
         )  # fmt: skip
 
@@ -58,9 +62,13 @@ class CostModel:
     """What any state of one program costs on one mesh of one device."""
 
     def __init__(
-        self, analysis: Analysis, mesh: Mesh, device: Device, *, overlap: float = 0.0,
+        self, analysis: Analysis, mesh: Mesh, device: Device, *, overlap: float | None = None,
         pinned: Mapping[int, Sequence[Sequence[int]]] | None = None,
     ) -> None:  # fmt: skip
+        """`overlap`: of the shorter of compute and links the part that hides behind the longer.
+
+        None: what hides follows from the program and the device (hiding.py).
+        """
         program = analysis.program
         self.analysis, self.mesh, self.device, self.overlap = analysis, mesh, device, overlap
         self.pinned = dict(pinned or {})  # value -> axes per dim, whatever the lists say
@@ -70,7 +78,9 @@ class CostModel:
         )
         self.classes = fold_ops(analysis, self.layouts, find_trips(program))
         self.fusion = find_fusions(program, device)
-        self.weights = weigh(program, self.classes, self.layouts.of_value)
+        self.slack = find_slack(program)
+        self.weights = weigh(program, self.classes, self.layouts.of_value, self.slack)
+        hides = overlap is None and bool(device.hides)
         self.schedule = (
             breadth_first(program, self.fusion) if device.breadth_first else program_order(program)
         )
@@ -78,11 +88,15 @@ class CostModel:
         live = live_counts(
             self.lifetimes, self.layouts.of_value, len(self.layouts.table), len(program.ops)
         )
-        self.lasting = find_lasting(program, self.classes.of_op, self.fusion, self.schedule, device)
+        ahead = self.slack if hides and device.hides.get(ALL_GATHER) else None
+        self.lasting = find_lasting(
+            program, self.classes.of_op, self.fusion, self.schedule, device, ahead
+        )
         self.points = peak_points(live, self.classes, self.lasting, self.schedule)
         self.graph = FactorGraph(
             self.layouts, self.classes, self.weights, self.prices,
             traffic_s=self._traffic(), entering=self.lasting.ties,
+            hiding=Hiding(self.weights, hides=hides),
         )  # fmt: skip
         self._temp_at = self.graph.temp_columns(self.points.temp_class)
         self._lasting_at = self.graph.temp_columns(self.lasting.ties, self.lasting.operands)
@@ -93,11 +107,13 @@ class CostModel:
         }  # fmt: skip
 
     def _traffic(self) -> np.ndarray:
-        """[layouts] seconds per byte that fused work moves through memory."""
-        program, per_layout = self.analysis.program, np.zeros(len(self.layouts.table))
+        """[layouts, phases] seconds per byte that fused work moves through memory."""
+        program = self.analysis.program
+        per_layout = np.zeros((len(self.layouts.table), self.slack.phases))
         home = [program.ops[v.op].region if v.op >= 0 else TOP for v in program.values]
         runs = np.array([self.weights.region[r] for r in home])
-        np.add.at(per_layout, self.layouts.of_value, self.fusion.traffic * runs)
+        at = (self.layouts.of_value, np.array(self.slack.value_phase, np.int64))
+        np.add.at(per_layout, at, self.fusion.traffic * runs)
         return per_layout * stream_s(self.device, 1.0)
 
     def evaluate(self, decisions: Sequence[Decisions]) -> Costs:
@@ -109,18 +125,21 @@ class CostModel:
         rows, graph = self.graph.rows(placements), self.graph  # [B, factors]
         peak = self._point_bytes(rows, local_bytes).max(1)
         compute_s, link_s = graph.compute_s[rows].sum(1), graph.link_s[rows].sum(1)
-        return Costs(compute_s, link_s, peak, self.overlap)
+        if self.overlap is None:
+            hidden = hidden_s(graph.column_sums(rows))
+        else:
+            hidden = self.overlap * np.minimum(compute_s, link_s)
+        return Costs(compute_s, link_s, hidden, peak, self.overlap)
 
     def _point_bytes(self, rows: np.ndarray, local_bytes: np.ndarray) -> np.ndarray:
         """[B, points] the bytes that exist at each point: buffers, and copies that are moved."""
-        unit, temps = self.device.buffer_bytes, self.graph.temp_bytes
+        unit, graph = self.device.buffer_bytes, self.graph
         live = (np.ceil(local_bytes / unit) * unit) @ self._live
         if self.classes.table:  # there is something to compute
-            copies = temps[rows[:, self._temp_at[0]], self._temp_at[1]]
+            copies = graph.temps(rows, *self._temp_at)
             live += np.where(self.points.temp_class >= 0, copies, 0.0)
             if self.points.lasting.shape[1]:
-                lasting = temps[rows[:, self._lasting_at[0]], self._lasting_at[1]]
-                live += lasting @ self.points.lasting.T
+                live += graph.temps(rows, *self._lasting_at) @ self.points.lasting.T
         return live
 
     def peak(self, decisions: Decisions) -> tuple[int, int]:
@@ -133,6 +152,12 @@ class CostModel:
     def cost(self, decisions: Decisions) -> Cost:
         """The cost of one set of decisions."""
         return self.evaluate([decisions])[0]
+
+    def columns(self, decisions: Decisions) -> tuple[np.ndarray, np.ndarray]:
+        """([phases] compute seconds, [phases] hideable seconds on links) where something hides."""
+        placements, _ = self.place([decisions])
+        columns = self.graph.column_sums(self.graph.rows(placements))[0]
+        return columns[0::2], columns[1::2]
 
     def place(self, decisions: Sequence[Decisions]) -> tuple[np.ndarray, np.ndarray]:
         """(placements [B, S, A], local bytes [B, S]): as the lists say, then overrides and pins."""

@@ -32,6 +32,7 @@ class DevicePrices:
         self.routes = Routes(
             mesh.sizes, self.move_s, scatters_at_once=device.topology != "torus",
             gathers_major=device.gathers_major,
+            across=frozenset(a for a, name in enumerate(mesh.names) if name in mesh.dcn),
         )  # fmt: skip
 
     def move_s(self, move: Move) -> float:
@@ -41,6 +42,11 @@ class DevicePrices:
         return self.network.seconds(
             move.kind, tuple([self.axis_names[a] for a in move.axes]), move.bytes
         )
+
+    def hideable_s(self, moves: Sequence[Move]) -> float:
+        """Seconds of these collectives that the device can run beside compute."""
+        hides = self.device.hides
+        return sum([hides.get(m.kind, 0.0) * self.move_s(m) for m in moves if m.kind in hides])
 
     def compute_s(self, op: OpClass, local: Sequence[int], slot_bytes: Sequence[int]) -> float:
         """Seconds of one op whose atoms have these local sizes.

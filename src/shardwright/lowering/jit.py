@@ -15,6 +15,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from shardwright import _jax
 from shardwright.errors import ShardwrightError
 from shardwright.lowering.apply import apply_steps
+from shardwright.lowering.device_order import device_order
 from shardwright.lowering.specs import Spec, partition_spec
 from shardwright.lowering.steps import Steps
 from shardwright.lowering.unchanged import check_unchanged
@@ -38,12 +39,7 @@ def jax_mesh(mesh: Mesh, given: Any = None) -> Any:
                 try_="XLA_FLAGS=--xla_force_host_platform_device_count="
                 f"{mesh.size} to try it on host devices, or verify(target='cpu:{mesh.size}')",
             )
-        try:
-            given = jax.make_mesh(mesh.sizes, mesh.names, devices=devices[: mesh.size])
-        except (NotImplementedError, ValueError):  # no nice order on this topology
-            given = jax.sharding.Mesh(
-                np.array(devices[: mesh.size]).reshape(mesh.sizes), mesh.names
-            )
+        given = jax.sharding.Mesh(device_order(mesh, devices[: mesh.size]), mesh.names)
     if not isinstance(given, jax.sharding.Mesh | jax.sharding.AbstractMesh):
         raise ShardwrightError(
             f"not a JAX mesh: {given!r:.60}", try_="jax.make_mesh(...), or None for one made here"

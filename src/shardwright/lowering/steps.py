@@ -166,7 +166,7 @@ def _compute(given: _Given, op: Op, ways: list[Way]) -> Action:
     if op.name in WORKAROUNDS["convolutions"].primitives:
         return convolution(given.partitioned, op) or do.Compute()
     split = any(c != REPLICATED for c in given.choice(op).claims)
-    if op.rule.kernel is not None and split:  # compilers cannot split it
+    if split and (op.name == "pallas_call" or op.rule.kernel):  # compilers cannot split it
         names = tuple(name for name, _ in given.partitioned.axes)
         sums = partial_axes(given.choice(op), names)
         return do.OnShards(_reads(given, op), tuple(way[0] for way in ways), sums)

@@ -25,7 +25,7 @@ from shardwright.program.interpret import (
 from shardwright.program.pins import shard_map_pins, user_pins
 from shardwright.program.regions import Borders, Split
 from shardwright.program.rule_cache import NO_CONSTANTS, RuleCache
-from shardwright.program.ties import CONSTS, Tie
+from shardwright.program.ties import CONSTS, MANUAL, Tie
 from shardwright.program.types import (
     LITERAL,
     NO_CALL,
@@ -112,16 +112,16 @@ class Builder:
         return [self.consts[id(a)][1] for a in arrays]
 
     def arrays(self, operands: Sequence[int]) -> dict[int, Any]:
-        """{operand: array} of those that the function closes over, also through loops."""
+        """{operand: array} of those that the function closes over, through loops and shard_maps."""
         of_value = {value: array for array, value in self.consts.values()}
         out = {}
         for i, v in enumerate(operands):
             while v != LITERAL and v not in of_value and self.values[v].op != NO_OP:
                 op = self.ops[self.values[v].op]
-                if op.tie not in (*CONSTS, Tie.MANUAL_IN):
+                if op.tie not in (*CONSTS, *MANUAL):
                     break
                 v = op.operands[0]
-            if v in of_value:
+            if v in of_value and of_value[v].shape == self.values[operands[i]].shape:
                 out[i] = of_value[v]
         return out
 

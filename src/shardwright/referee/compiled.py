@@ -72,7 +72,7 @@ def read_collectives(hlo_text: str, mesh: Mapping[str, int]) -> list[CompiledCol
     """The collectives of optimised HLO text, with how often each runs in one step."""
     module = parse(hlo_text)
     found = _without_async_repeats(runs(module, _collective_bytes, every_branch=True))
-    return [_collective(module, run, mesh) for run in found]
+    return [read_collective(module, run, mesh) for run in found]
 
 
 def totals(
@@ -221,7 +221,12 @@ def _channel(run: Run) -> str:
     return run.instruction.attribute("channel_id") or run.instruction.name
 
 
-def _collective(module: Module, run: Run, mesh: Mapping[str, int]) -> CompiledCollective:
+def is_collective(row: Instruction) -> bool:
+    """Whether an instruction is a collective, or starts one."""
+    return _kind(row) is not None
+
+
+def read_collective(module: Module, run: Run, mesh: Mapping[str, int]) -> CompiledCollective:
     """One collective as the compiler wrote it, with its axes, bytes and the user's line."""
     row = run.instruction
     kind = _kind(row) or row.opcode

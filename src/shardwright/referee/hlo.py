@@ -80,7 +80,8 @@ def parse(text: str) -> Module:
     computations: dict[str, Computation] = {}
     entry, current = "", None
     for line in text.splitlines():
-        if current is not None and line.startswith("}"):
+        # A kernel's metadata is written over several lines, the last of which begins with }}.
+        if current is not None and line.startswith("}") and not line.startswith("}}"):
             current = None
         elif current is not None:
             if row := _instruction(line):

@@ -49,7 +49,7 @@ def runs(
                 if weigh(computation, row):
                     found.append(Run(computation, row, 1, True))
                 if enter(row):
-                    for branches, times, known in _calls(module, computation, row):
+                    for branches, times, known in calls(module, computation, row):
                         each = [below(branch) for branch in branches]
                         if not every_branch:
                             each = [max(each, key=weight, default=[])]
@@ -70,7 +70,7 @@ def runs(
     return below(module.entry)
 
 
-def _calls(
+def calls(
     module: Module, computation: Computation, row: Instruction
 ) -> list[tuple[tuple[str, ...], int, bool]]:
     """(alternative callees, times, whether times is known) of one instruction."""

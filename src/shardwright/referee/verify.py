@@ -12,7 +12,7 @@ import jax.extend
 import numpy as np
 
 from shardwright import _jax
-from shardwright.cost.devices import device
+from shardwright.cost.devices import Device, device
 from shardwright.cost.links import KINDS, Network
 from shardwright.cost.model import CostModel
 from shardwright.errors import ShardwrightError
@@ -27,7 +27,9 @@ from shardwright.referee.agreement import Agreement, compare, relative_tolerance
 from shardwright.referee.compiled import CompiledCollective, involuntary_remats, totals
 from shardwright.referee.draws import Draw, draws, fresh, with_noise
 from shardwright.referee.equivalences import Comparison, Totals, compare_traffic
+from shardwright.referee.estimates import cycles, roofline
 from shardwright.referee.integers import integer_uses
+from shardwright.referee.replay import Seconds, replay
 from shardwright.referee.targets import Compiled, Target, compile_for, parse_target, run_each
 
 if TYPE_CHECKING:
@@ -60,12 +62,14 @@ class Verification:
     mesh: Mapping[str, int]
     predicted: Totals  # {(kind, axes): (count, bytes per step)}
     compiled: Totals
-    predicted_link_s: float
-    compiled_link_s: float  # what was compiled, under the same model of the planned device's links
+    predicted_seconds: Seconds
+    # What was compiled, under the same model of the planned device's links. Where the compiler
+    # wrote a schedule for accelerators, `seconds` replays it.
+    compiled_link_s: float
+    seconds: Seconds | None
     predicted_peak_bytes: int  # with the buffers that this platform's compiler makes
     compiled_peak_bytes: int
     rematerialisations: int  # involuntary full ones
-    cycles: int | None
     runs: tuple[Ran, ...] = ()
 
     @property
@@ -253,12 +257,26 @@ def judge(plan: Plan, compiled: Compiled, runs: tuple[Ran, ...] = ()) -> Verific
     return Verification(
         target=str(compiled.target), platform=platform, mesh=plan.mesh.shape,
         predicted=totals(plan.collectives), compiled=totals(rows),
-        predicted_link_s=sum(c.count * c.seconds for c in plan.collectives),
-        compiled_link_s=sum(row.count * _seconds(row, network) for row in rows),
+        predicted_seconds=Seconds(
+            compute_s=plan.cost.compute_s, link_s=plan.cost.link_s, exposed_s=plan.cost.exposed_s
+        ),
+        compiled_link_s=sum(row.count * link_s(row, network) for row in rows),
+        seconds=replayed(compiled, plan.device, network),
         predicted_peak_bytes=peak_bytes(plan, platform),
         compiled_peak_bytes=compiled.memory.peak_bytes,
-        rematerialisations=involuntary_remats(compiled.stderr), cycles=compiled.cycles, runs=runs,
+        rematerialisations=involuntary_remats(compiled.stderr), runs=runs,
     )  # fmt: skip
+
+
+def replayed(compiled: Compiled, planned: Device, network: Network) -> Seconds | None:
+    """The seconds of a schedule for accelerators on the planned device; None for a host's."""
+    if compiled.target.platform == "tpu" and planned.clock_hz:
+        compute_s = cycles(planned.clock_hz)
+    elif compiled.target.platform == "cuda":
+        compute_s = roofline(planned)
+    else:
+        return None
+    return replay(compiled.hlo, compiled.mesh, lambda row: link_s(row, network), compute_s)
 
 
 def peak_bytes(plan: Plan, platform: str) -> int:
@@ -274,7 +292,7 @@ def peak_bytes(plan: Plan, platform: str) -> int:
     return on_host.cost(bound.decisions).peak_bytes
 
 
-def _seconds(row: CompiledCollective, network: Network) -> float:
+def link_s(row: CompiledCollective, network: Network) -> float:
     """Seconds of one compiled collective; over groups that are no axes as over the whole mesh."""
     kind = row.kind if row.kind in KINDS else PRICED_AS[row.kind]
     axes = network.mesh.names if row.axes is None else row.axes

@@ -117,20 +117,20 @@ def _time(record: PlanRecord) -> Iterator[str]:
     yield (
         f"{human_seconds(cost.step_s)} a step, {facts.bound(record)}:"
         f" {human_seconds(cost.compute_s)} of compute, {human_seconds(cost.link_s)} on the links"
-        + (f", {cost.overlap:.0%} of the shorter hidden." if cost.overlap else ", none hidden.")
+        + (f", {human_seconds(cost.hidden_s)} hidden." if cost.hidden_s else ", none hidden.")
     )
     if rates := format_rates(record):
         yield f"{rates}."
     for line in facts.lines_that_compute(record)[:LINES]:
         yield f"    {human_seconds(line.seconds)} of compute: {line.op} at {line.source}"
-    if cost.link_s and cost.compute_s >= cost.link_s:
+    if cost.link_s and cost.compute_s >= cost.exposed_s:
         yield (
-            f"Perfect links would save {percent(cost.link_s, cost.step_s)};"
+            f"Perfect links would save {percent(cost.exposed_s, cost.step_s)};"
             " the rest is arithmetic and memory traffic that some device must do."
         )
     elif cost.link_s:
         yield (
-            f"Devices wait for data {percent(cost.link_s, cost.step_s)} of the time:"
+            f"Devices wait for data {percent(cost.exposed_s, cost.step_s)} of the time:"
             " a larger batch, or fewer devices, would use them better."
         )
 

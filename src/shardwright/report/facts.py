@@ -87,7 +87,7 @@ def conflict_side(claim: Claim, group: GroupRow | None) -> str:
 
 def bound(record: PlanRecord) -> str:
     """What the step waits for most: "compute-bound" or "link-bound"."""
-    return "compute-bound" if record.cost.compute_s >= record.cost.link_s else "link-bound"
+    return "compute-bound" if record.cost.compute_s >= record.cost.exposed_s else "link-bound"
 
 
 def constraints(record: PlanRecord) -> str:
@@ -106,7 +106,11 @@ def are_pinned(record: PlanRecord) -> bool:
 
 
 def ranked_baselines(record: PlanRecord) -> list[Baseline]:
-    """The named tactics that apply, fastest first; equal costs are one row, shortest name first."""
+    """The named tactics that apply, fastest first; equal costs are one row.
+
+    Its name is what the user asked for, or the simplest: compositions come in that order.
+    """
+    asked = " + ".join(record.asked.tactics)
     by_cost: dict[tuple[float, float, int], list[str]] = {}
     costs = {name: row for name, row in record.baselines.items() if isinstance(row, Cost)}
     for name, cost in costs.items():
@@ -114,7 +118,7 @@ def ranked_baselines(record: PlanRecord) -> list[Baseline]:
         by_cost.setdefault(key, []).append(name)
     rows = []
     for names in by_cost.values():
-        first, *also = sorted(names, key=lambda n: (n.count("+"), len(n), n))
+        first, *also = sorted(names, key=lambda n: (n != asked, n.count("+")))
         fits = costs[first].peak_bytes <= record.limit_bytes
         rows.append(Baseline(first, costs[first], fits, tuple(also)))
     return sorted(rows, key=lambda b: (b.cost.step_s, b.cost.peak_bytes, b.name))
@@ -169,6 +173,11 @@ def lines_that_move(record: PlanRecord) -> list[Line]:
             key, count=known.count + c.count, seconds=known.seconds + c.count * c.seconds
         )
     return sorted(out.values(), key=lambda line: -line.seconds)
+
+
+def may_hide(record: PlanRecord, kind: str) -> bool:
+    """Whether the device runs collectives of this kind beside compute; others are all exposed."""
+    return record.cost.overlap is None and record.device.hides.get(kind, 0.0) > 0
 
 
 def lines_that_compute(record: PlanRecord) -> list[Work]:

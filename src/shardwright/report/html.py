@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
+import html
 import math
 from importlib import resources
 from typing import Any
@@ -22,10 +23,13 @@ from shardwright.report.causes import sentence
 from shardwright.report.charts import search_steps
 from shardwright.report.diff import diff_plans
 from shardwright.report.explain import explain
+from shardwright.report.mesh_drawing import draw_mesh
 from shardwright.report.pattern import also_known_as
+from shardwright.report.questions import find_array
 from shardwright.report.rates import mfu, throughput
 from shardwright.report.text import certificate_words
 from shardwright.report.words import (
+    gap_text,
     human_bytes,
     human_count,
     human_seconds,
@@ -46,8 +50,26 @@ def to_html(record: PlanRecord) -> str:
 
 
 def first_screen(record: PlanRecord) -> str:
-    """The page's first screen as a piece of HTML, without script, for a notebook's cell."""
+    """The page's first screen, without script."""
     return _environment().get_template("notebook.html.j2").render(header(record))
+
+
+def array_page(record: PlanRecord, path: str) -> str:
+    """A small page with one array on the mesh."""
+    name, type_, spec = find_array(record, path)
+    page = {
+        "name": name, "mesh": str(record.mesh), "drawing": draw_mesh(record.mesh, spec),
+        "caption": sections.array_caption(record, type_, spec),
+    }  # fmt: skip
+    return _environment().get_template("array.html.j2").render(page)
+
+
+def in_a_frame(page: str, height: int) -> str:
+    """A page as a piece of another: a frame that shares neither styles nor scripts with it."""
+    return (
+        f'<iframe sandbox srcdoc="{html.escape(page)}" title="Shardwright"'
+        f' style="width:100%;height:{height}px;border:0"></iframe>'
+    )
 
 
 def side_by_side(a: PlanRecord, b: PlanRecord) -> str:
@@ -73,6 +95,7 @@ def _environment() -> jinja2.Environment:
     environment.filters |= {
         "seconds": human_seconds, "bytes": human_bytes, "times": times, "short": short_path,
         "spec": spec_text, "sentence": sentence, "line": short_source, "upper_first": upper_first,
+        "gap": gap_text,
     }  # fmt: skip
     return environment
 

@@ -18,7 +18,8 @@ def format_check(check: Check) -> str:
     cost = check.cost
     lines = [
         f"step {human_seconds(cost.step_s)}: compute {human_seconds(cost.compute_s)},"
-        f" links {human_seconds(cost.link_s)}",
+        f" links {human_seconds(cost.link_s)}"
+        + (f", {human_seconds(cost.hidden_s)} of them hidden" if cost.hidden_s else ""),
         f"peak {human_bytes(cost.peak_bytes)} per device: "
         + ", ".join(f"{kind} {human_bytes(size)}" for kind, size in check.memory.by_kind.items()),
         format_collectives(check.plan.record, MOVES),

@@ -58,7 +58,8 @@ def draw_mesh(mesh: Mesh, spec: Spec) -> Drawing:
     cells = []
     for r, row in enumerate(rows):
         for c, column in enumerate(columns):
-            at = dict(zip(down, row, strict=True)) | dict(zip(across, column, strict=True))
+            places = dict(zip((*down, *across), (*row, *column), strict=True))
+            at = {axis: places[axis] for axis in used}
             cells.append(Cell(
                 _place(c, [of[a] for a in across]), _place(r, [of[a] for a in down]),
                 *_colour(at, used, of), _text(at, of, sizes, spec, copies),

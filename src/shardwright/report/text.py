@@ -16,6 +16,7 @@ from shardwright.report.words import (
     change,
     columns,
     counted,
+    gap_text,
     human_bytes,
     human_count,
     human_seconds,
@@ -98,13 +99,11 @@ def format_figures(record: PlanRecord) -> str:
 def time_split(record: PlanRecord) -> str:
     """compute 4.19 s (91%), links 407 ms (9%)"""
     cost = record.cost
-    text = (
+    hidden = f", of which {human_seconds(cost.exposed_s)} exposed" if cost.hidden_s else ""
+    return (
         f"compute {human_seconds(cost.compute_s)} ({percent(cost.compute_s, cost.step_s)}),"
-        f" links {human_seconds(cost.link_s)} ({percent(cost.link_s, cost.step_s)})"
+        f" links {human_seconds(cost.link_s)}{hidden} ({percent(cost.exposed_s, cost.step_s)})"
     )
-    if cost.overlap:
-        text += f", {cost.overlap:.0%} of the shorter hidden behind the longer"
-    return text
 
 
 def format_rates(record: PlanRecord) -> str:
@@ -252,7 +251,7 @@ def certificate_words(record: PlanRecord) -> str:
         return f"optimal; under the cost model nothing in {space} is faster and fits"
     if proof.kind == "gap" and proof.gap < math.inf:
         return (
-            f"within {proof.gap:.1%} of the optimum; under the cost model nothing in {space} takes"
-            f" less than {human_seconds(proof.lower_bound_s)}"
+            f"within {gap_text(proof.gap)} of the optimum; under the cost model nothing in {space}"
+            f" takes less than {human_seconds(proof.lower_bound_s)}"
         )
     return "none; the search did not bound what else is possible"

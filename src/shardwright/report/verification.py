@@ -22,9 +22,16 @@ def format_verification(verification: Verification) -> str:
         rows.append((*cells, _apart(row)))  # type: ignore[arg-type]
     pairs = [
         ("all collectives", human_bytes, v.predicted_bytes, v.compiled_bytes),
-        ("seconds on links", human_seconds, v.predicted_link_s, v.compiled_link_s),
+        ("seconds on links", human_seconds, v.predicted_seconds.link_s, v.compiled_link_s),
         ("peak memory", human_bytes, v.predicted_peak_bytes, v.compiled_peak_bytes),
     ]
+    if v.seconds is not None:
+        here, there = v.predicted_seconds, v.seconds
+        pairs[2:2] = [
+            ("of them exposed", human_seconds, here.exposed_s, there.exposed_s),
+            ("compute", human_seconds, here.compute_s, there.compute_s),
+            ("step as scheduled", human_seconds, here.step_s, there.step_s),
+        ]
     rows += [(what, words(here), "", words(there), "", "") for what, words, here, there in pairs]  # type: ignore[operator]
     lines = [
         f"compiled for {'the current devices' if v.target == 'current' else v.target}",
@@ -66,8 +73,6 @@ def _findings(v: Verification) -> Iterator[str]:
     )
     for text in _agreements(v.runs):
         yield f"  results       {text}"
-    if v.cycles is not None:
-        yield f"  the compiler estimates {v.cycles:,} cycles"
 
 
 def _agreements(runs: Sequence[Ran]) -> Iterator[str]:

@@ -15,7 +15,6 @@ import numpy as np
 from shardwright.cost.factor_graph import Cell, FactorGraph
 from shardwright.search.axis_placements import AxisPlacements
 from shardwright.spmd.decisions import Placement
-from shardwright.spmd.layout import REPLICATED
 
 Kinds = tuple[int, ...]  # for each of the first axes, or of all of them
 
@@ -41,13 +40,11 @@ class Work:
             raise Spent
 
 
-class Table(NamedTuple):
-    """The seconds of a block for each kind of the next axis."""
+class Parts(NamedTuple):
+    """The seconds of a block, nothing hidden, and its columns (see cost.hiding)."""
 
-    kind: np.ndarray  # [placements of the axis]
-    seconds: np.ndarray  # [kinds]
-    least: float
-    spread: float  # what the axis can change
+    seconds: np.ndarray  # [states]
+    columns: np.ndarray  # [states, columns of the block]
 
 
 class Block:
@@ -58,9 +55,20 @@ class Block:
         axes: Sequence[AxisPlacements],
     ) -> None:  # fmt: skip
         self.scope, self.factors = scope, factors
+        self.columns = sorted({c for f in factors for c in graph.columns[f]})  # of Hiding
         self._graph, self._work = graph, work
         self._within = [[scope.index(i) for i in graph.factors[f].scope] for f in factors]
+        self._places = [[self.columns.index(c) for c in graph.columns[f]] for f in factors]
+        self.count_hidden(np.zeros(len(graph.hiding.phases)))
         self.use(axes)
+
+    def count_hidden(self, shares: Sequence[float] | np.ndarray) -> None:
+        """From now on seconds are less what is hidden, bounded by these shares of compute.
+
+        With any shares in [0, 1] the sum over blocks is a lower bound of the step.
+        """
+        self._hidden = self._graph.hiding.coefficients(shares)[self.columns]
+        self._last: dict[Kinds, np.ndarray] = {}
 
     def use(self, axes: Sequence[AxisPlacements]) -> None:
         """Tabulates over these placements from now on."""
@@ -69,8 +77,8 @@ class Block:
         self.kind = [kind for kind, _ in found]  # [axes][placements]
         self.example = [first.tolist() for _, first in found]  # [axes][kinds] a placement
         self._placed: dict[Kinds, tuple[Placement, ...]] = {(): ((),) * len(self.scope)}
-        self._below: dict[Kinds, Table] = {}
-        self._responses: dict[tuple[int, Kinds], np.ndarray] = {}
+        self._last = {}
+        self._responses: dict[tuple[int, Kinds], Parts] = {}
 
     def kinds(self, chosen: Sequence[int]) -> Kinds:
         """The kinds of one placement of each of the first axes."""
@@ -89,53 +97,45 @@ class Block:
             )
         return known
 
-    def below(self, earlier: Kinds) -> Table:
-        """The least seconds for each kind of the next axis, given those of the axes before it.
+    def last(self, earlier: Kinds, wanted: np.ndarray) -> np.ndarray:
+        """[wanted] seconds for these kinds of the last axis, given those of the others."""
+        known = self._last.setdefault(earlier, np.full(len(self.example[-1]), np.nan))
+        new = np.unique(wanted[np.isnan(known[wanted])]).tolist()
+        if new:
+            states = [self.placed((*earlier, k)) for k in new]
+            known[new] = self._less_hidden(self._parts(states))
+        return known[wanted]  # type: ignore[no-any-return]
 
-        On the last axis the seconds are exact; before, the least of all that may follow.
-        """
-        known = self._below.get(earlier)
-        if known is None:
-            axis = len(earlier)
-            if axis + 1 == len(self.axes):
-                seconds = self.response(axis, earlier)
-            else:
-                count = len(self.example[axis])
-                seconds = np.array([self.below((*earlier, k)).least for k in range(count)])
-            least = float(seconds.min())
-            spread = float(seconds.max()) - least
-            known = self._below[earlier] = Table(self.kind[axis], seconds, least, spread)
-        return known
-
-    def response(self, axis: int, others: Kinds) -> np.ndarray:
-        """[kinds] exact seconds for each kind of one axis, given the kinds of all others."""
+    def response(self, axis: int, others: Kinds) -> Parts:
+        """The parts for each kind of one axis, given the kinds of all others."""
         known = self._responses.get((axis, others))
         if known is None:
             head, tail = others[:axis], others[axis:]
             states = [self.placed((*head, k, *tail)) for k in range(len(self.example[axis]))]
-            known = self._responses[axis, others] = self._seconds(states)
+            known = self._responses[axis, others] = self._parts(states)
         return known
 
-    def exact(self, kinds: Kinds) -> float:
+    def bound(self, kinds: Kinds) -> float:
         """Seconds when the kinds of all axes are given."""
-        return float(self._seconds([self.placed(kinds)])[0])
+        return float(self._less_hidden(self._parts([self.placed(kinds)]))[0])
 
-    def replicated_s(self) -> float:
-        """Seconds when nothing is split."""
-        whole = (REPLICATED,) * len(self.axes)
-        return float(self._seconds([(whole,) * len(self.scope)])[0])
+    def _less_hidden(self, parts: Parts) -> np.ndarray:
+        seconds: np.ndarray = parts.seconds - parts.columns @ self._hidden
+        return seconds
 
-    def _seconds(self, states: Sequence[tuple[Placement, ...]]) -> np.ndarray:
-        """[states] given the placements of the scope."""
+    def _parts(self, states: Sequence[tuple[Placement, ...]]) -> Parts:
+        """Given the placements of the scope in each state."""
         shape = (len(states), len(self.scope), -1)
         placements = np.array(states, np.int64).reshape(shape) if self.scope else None
-        total = np.zeros(len(states))
-        for f, within in zip(self.factors, self._within, strict=True):
+        total, columns = np.zeros(len(states)), np.zeros((len(states), len(self.columns)))
+        for f, within, places in zip(self.factors, self._within, self._places, strict=True):
             seen = np.zeros((len(states), 0, 0)) if placements is None else placements[:, within]
             cells = self._graph.cells(f, seen)
             self._work.spend(cells)
-            total += self._graph.seconds(f, cells, seen)
-        return total
+            seconds, parts = self._graph.seconds(f, cells, seen)
+            total += seconds
+            columns[:, places] += parts
+        return Parts(total, columns)
 
 
 def find_blocks(graph: FactorGraph, axes: Sequence[AxisPlacements], work: Work) -> list[Block]:

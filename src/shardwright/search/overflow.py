@@ -9,9 +9,8 @@ from shardwright.cost.breakdown import live_values, peak_breakdown
 from shardwright.cost.model import CostModel
 from shardwright.errors import NoPlanFits, ShardwrightError
 from shardwright.mesh import Mesh
-from shardwright.program.types import NO_OP
+from shardwright.program.types import NO_OP, is_backward
 from shardwright.search.objective import Objective
-from shardwright.search.roles import is_backward
 from shardwright.search.screen import screen
 from shardwright.search.tactics import Tactic
 from shardwright.search.wishes import constrained_model
@@ -83,7 +82,7 @@ def _enough_devices(
         found: list[tuple[float, Mesh]] = []
         for name in mesh.names:
             axes = tuple((n, size * 2 if n == name else size) for n, size in mesh.axes)
-            larger = Mesh(axes, dcn=mesh.dcn, links=mesh.links, wrap=mesh.wrap)
+            larger = Mesh(axes, dcn=mesh.dcn, slices=mesh.slices, links=mesh.links, wrap=mesh.wrap)
             try:
                 found.append((_smallest_peak(model, larger, state, tactics), larger))
             except ShardwrightError:  # the device has no such slice, or a pin no room on it

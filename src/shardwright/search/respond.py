@@ -8,6 +8,7 @@ from contextlib import suppress
 
 import numpy as np
 
+from shardwright.cost.hiding import hidden_s
 from shardwright.search.axis_placements import find_axis_placements
 from shardwright.search.blocks import Spent, Work, find_blocks
 from shardwright.search.objective import Objective
@@ -67,10 +68,14 @@ class Responses:
         known = self._seconds.get(key)
         if known is None:
             known = np.zeros(len(self.axes[axis]))
+            columns = np.zeros((self.space.model.graph.hiding.columns, len(known)))
             for block in self._blocks:
-                kinds = block.kinds(chosen)
-                table = block.response(axis, (*kinds[:axis], *kinds[axis + 1 :]))
-                known += table[block.kind[axis]]
+                kinds, kind = block.kinds(chosen), block.kind[axis]
+                parts = block.response(axis, (*kinds[:axis], *kinds[axis + 1 :]))
+                known += parts.seconds[kind]
+                for c, values in zip(block.columns, parts.columns.T, strict=True):
+                    columns[c] += values[kind] if np.ptp(values) else values[0]
+            known -= hidden_s(columns.T)
             self._seconds[key] = known
         return known
 

@@ -268,7 +268,7 @@ def constrained_model(
     device: Device,
     tactics: Sequence[Tactic] | None = None,
     *,
-    overlap: float = 0.0,
+    overlap: float | None = None,
     pinned: Mapping[int, Dims] | None = None,
 ) -> CostModel:
     """The model of a program, with the values that the user's code reshards where it says.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import permutations
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ SLICE = "slice"  # local, free
 ALL_GATHER, ALL_TO_ALL = "all-gather", "all-to-all"
 ALL_REDUCE, REDUCE_SCATTER = "all-reduce", "reduce-scatter"
 PERMUTE = "collective-permute"
+WHOLE_BYTES = 1 << 20  # a smaller sum crosses slices whole: in parts it takes three latencies
 
 
 class Move(NamedTuple):
@@ -220,6 +221,7 @@ def gather_and_pick(
 def reductions(
     layout: Layout, produced: Placement, sum_axes: Sequence[tuple[int, ...]], stored: Placement,
     axis_sizes: Sequence[int], *, at_once: bool, written_out: bool,
+    across: Collection[int] = (),
 ) -> list[list[Move]]:  # fmt: skip
     """The moves that turn partial results, placed as `produced`, into `stored`, in each order.
 
@@ -227,20 +229,24 @@ def reductions(
     stored sum reduce-scatter it: `at_once` with one collective for each dim, otherwise one axis
     after the other. The axes that replicate it all-reduce the shards. A compiler does this by
     itself only where one collective is enough; otherwise it all-reduces and slices, unless lowering
-    makes the sum explicit (`written_out`).
+    makes the sum explicit (`written_out`). Over axes `across` slices go parts of a sum that was
+    scattered inside them, and is gathered inside them at last.
     """
     size = layout.local_bytes(produced, axis_sizes)
     early = [Move(ALL_REDUCE, axes, size, produced) for axes in sum_axes[:-1]]
     last = sum_axes[-1]
-    split = [a for a in last if stored[a] != REPLICATED]
-    others = tuple([a for a in last if stored[a] == REPLICATED])
+    aim = stored
+    if written_out and across and size >= WHOLE_BYTES:
+        aim = _in_parts(layout, produced, last, stored, axis_sizes, across)
+    split = [a for a in last if aim[a] != REPLICATED]
+    others = tuple([a for a in last if aim[a] == REPLICATED])
     if split:
         turns: dict[int, list[int]] = {}
         for a in split:
-            turns.setdefault(layout.atoms[stored[a]].dim if at_once else a, []).append(a)
+            turns.setdefault(layout.atoms[aim[a]].dim if at_once else a, []).append(a)
         scattered = produced
         for a in split:
-            scattered = _put(scattered, [a], stored[a])
+            scattered = _put(scattered, [a], aim[a])
         if (
             (written_out or (len(turns) == 1 and not others))
             and _evenly(layout, scattered, axis_sizes)
@@ -255,6 +261,27 @@ def reductions(
             ]
     reduced = Move(ALL_REDUCE, last, size, produced)
     return [[*early, reduced, *reshard(layout, produced, stored, axis_sizes)]]
+
+
+def _in_parts(
+    layout: Layout, produced: Placement, axes: Sequence[int], stored: Placement,
+    axis_sizes: Sequence[int], across: Collection[int],
+) -> Placement:  # fmt: skip
+    """`stored`, with axes inside a slice on some dim where the sum crosses slices, too."""
+    inside = [a for a in axes if a not in across and stored[a] == REPLICATED]
+    if len(inside) == len(axes) or all(a in across for a in axes):
+        return stored
+    aim, made = stored, produced
+    for a in axes:
+        if stored[a] != REPLICATED:
+            made = _put(made, [a], stored[a])
+    for a in inside:
+        for atom in range(len(layout.atoms)):
+            put = _put(made, [a], atom)
+            if _evenly(layout, put, axis_sizes) and _splits(layout, put, axis_sizes):
+                aim, made = _put(aim, [a], atom), put
+                break
+    return aim
 
 
 def _scatter(

@@ -3,6 +3,7 @@
 - One value resharded alike for several uses in one place (same region, same remat body, same
   pass) is moved once: a *shared transfer*.
 - Partial sums that are only added up are reduced once, after the additions: a *deferred reduction*.
+- A movement with slack hides behind the compute of its phase (slack.py): counted by phase too.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 
 from shardwright.program.types import LITERAL, TOP, Program
 from shardwright.spmd.opclass import NO_CLASS, OpClasses
+from shardwright.spmd.slack import BLOCKS, Slack
 from shardwright.spmd.sums import Order, Sizes, find_sums
 
 Use = tuple[int, int]  # (op class, operand)
@@ -26,6 +28,7 @@ class SharedTransfer:
 
     layout: int
     uses: tuple[Use, ...]
+    phase: int  # that it hides behind, or BLOCKS
     weight: float  # times per step
 
 
@@ -37,6 +40,8 @@ class DeferredReduction:
     leaves: tuple[tuple[int, Order], ...]  # (op class, order of its dims)
     # Op classes that must move nothing, or the reduction cannot be hoisted out of its loop.
     hoisted_past: tuple[int, ...]
+    phase: int  # that it hides behind, or BLOCKS
+    phase_after: int  # once it is hoisted
     weight: float  # times per step where the additions are
     after_loop: float  # times per step once it is hoisted
 
@@ -45,22 +50,26 @@ class DeferredReduction:
 class Weights:
     """Times per step."""
 
-    compute: np.ndarray  # [classes]
+    compute: np.ndarray  # [classes, phases]
     exchanges: np.ndarray  # [classes] exchanges with neighbours
     operands: list[np.ndarray]  # [classes][operands] moves of operands not shared
     results: list[np.ndarray]  # [classes][results] moves of results not summed
+    # [classes] (slot, phase, times): of those moves the hideable ones; operands, then results.
+    hideable: list[tuple[tuple[int, int, float], ...]]
     shared: list[SharedTransfer]
     deferred: list[DeferredReduction]
     region: list[float]  # [regions] runs per step, 0 for the lighter branches of a cond
 
 
-def weigh(program: Program, classes: OpClasses, layout_of: np.ndarray) -> Weights:
+def weigh(program: Program, classes: OpClasses, layout_of: np.ndarray, slack: Slack) -> Weights:
     """The weights of all classes of a program: every op counts in its class."""
     region, runs = region_weights(program), region_runs(program)
-    compute, exchanges = np.zeros(len(classes.table)), np.zeros(len(classes.table))
+    compute = np.zeros((len(classes.table), slack.phases))
+    exchanges = np.zeros(len(classes.table))
     operands = [np.zeros(len(c.operands)) for c in classes.table]
     results = [np.zeros(len(c.results)) for c in classes.table]
-    uses: dict[tuple[int, int, int, bool], list[Use]] = defaultdict(list)
+    hideable: list[dict[tuple[int, int], float]] = [defaultdict(float) for _ in classes.table]
+    uses: dict[tuple[int, int, int, bool], list[tuple[Use, int]]] = defaultdict(list)
     sums = find_sums(program)
     summed = {leaf.op for one in sums for leaf in one.leaves}
     of_op = classes.of_op.tolist()
@@ -68,28 +77,35 @@ def weigh(program: Program, classes: OpClasses, layout_of: np.ndarray) -> Weight
         c = of_op[op.index]
         if c == NO_CLASS:
             continue
-        compute[c] += region[op.region]
+        compute[c, slack.phase[op.index]] += region[op.region]
         exchanges[c] += runs[op.region]
+        inputs = [v for v in op.operands if v != LITERAL]
         if op.index not in summed:
             results[c] += runs[op.result_region]
-        slot = 0
-        for v in op.operands:
-            if v != LITERAL:
-                uses[v, op.operand_region, op.remat, op.transposed].append((c, slot))
-                slot += 1
-    shared: dict[tuple[int, tuple[Use, ...]], float] = defaultdict(float)
+            if slack.results[op.index] != BLOCKS:
+                for slot in range(len(inputs), len(inputs) + len(op.results)):
+                    hideable[c][slot, slack.results[op.index]] += runs[op.result_region]
+        for slot, (v, phase) in enumerate(zip(inputs, slack.operands[op.index], strict=True)):
+            uses[v, op.operand_region, op.remat, op.transposed].append(((c, slot), phase))
+    shared: dict[tuple[int, tuple[Use, ...], int], float] = defaultdict(float)
     for (v, at, _, _), users in uses.items():
-        distinct = tuple(sorted(set(users)))
+        distinct = tuple(sorted({use for use, _ in users}))
+        phases = {phase for _, phase in users}
+        phase = phases.pop() if len(phases) == 1 else BLOCKS
         if len(distinct) == 1:
             c, slot = distinct[0]
             operands[c][slot] += runs[at]
+            if phase != BLOCKS:
+                hideable[c][slot, phase] += runs[at]
         else:
-            shared[int(layout_of[v]), distinct] += runs[at]
+            shared[int(layout_of[v]), distinct, phase] += runs[at]
     added: dict[tuple[Any, ...], tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
     for one in sums:
         first, *rest = [(of_op[leaf.op], leaf.order) for leaf in one.leaves]
         past = tuple([of_op[i] for i in one.hoisted_past(program)])
-        key = (one.sizes(program), (first, *sorted(rest, key=str)), past)
+        phase = slack.results[program.values[one.value].op]
+        phase_after = slack.results[one.hoist.loop.carry] if one.hoist else BLOCKS
+        key = (one.sizes(program), (first, *sorted(rest, key=str)), past, phase, phase_after)
         inside, after = added[key]
         inside += runs[program.ops[one.leaves[0].op].region]
         if one.hoist:
@@ -97,10 +113,11 @@ def weigh(program: Program, classes: OpClasses, layout_of: np.ndarray) -> Weight
         added[key] = (inside, after)
     return Weights(
         compute, exchanges, operands, results,
+        [tuple([(*key, times) for key, times in sorted(of.items())]) for of in hideable],
         [SharedTransfer(*key, weight) for key, weight in sorted(shared.items())],
         [
-            DeferredReduction(sizes, leaves, past, weight, after)
-            for (sizes, leaves, past), (weight, after) in sorted(added.items(), key=str)
+            DeferredReduction(sizes, leaves, past, phase, after, *times)
+            for (sizes, leaves, past, phase, after), times in sorted(added.items(), key=str)
         ],
         region,
     )  # fmt: skip

@@ -1,0 +1,68 @@
+"""Hiding: how many seconds of links run behind compute, phase by phase.
+
+In each phase the hideable links run beside the compute: the shorter of the two is hidden,
+
+    hidden = sum over phases of min(compute, hideable links)
+
+so a phase takes max(compute, hideable links) + blocking links. Every factor counts in a few
+*columns*: the compute of phase k is column 2k, its hideable links are column 2k + 1.
+
+The sum of minima is not a sum over factors, but it has bounds that are: min(c, l) <= w c + (1-w) l
+for every w in [0, 1].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from shardwright.spmd.slack import BLOCKS
+from shardwright.spmd.weights import Weights
+
+
+class Hiding:
+    """The columns of each op class and factor."""
+
+    def __init__(self, weights: Weights, *, hides: bool) -> None:
+        """Nothing hides unless the device `hides`."""
+        linked = {p for of in weights.hideable for _, p, _ in of}
+        linked |= {t.phase for t in weights.shared}
+        linked |= {p for d in weights.deferred for p in (d.phase, d.phase_after)}
+        computed = set(np.flatnonzero(weights.compute.any(0)).tolist())
+        self.phases = sorted((linked - {BLOCKS}) & computed) if hides else []
+        self._number = {p: k for k, p in enumerate(self.phases)}
+        self.compute = [  # [classes] (column, times per step)
+            [(2 * k, float(row[p])) for p, k in self._number.items() if row[p]]
+            for row in weights.compute
+        ]
+        self.links = [  # [classes] (slot, column, times per step)
+            [(slot, 2 * self._number[p] + 1, w) for slot, p, w in of if p in self._number]
+            for of in weights.hideable
+        ]
+
+    @property
+    def columns(self) -> int:
+        return 2 * len(self.phases)
+
+    def compute_column(self, phase: int) -> int | None:
+        """The column of a phase's compute; None where nothing hides behind it."""
+        return 2 * self._number[phase] if phase in self._number else None
+
+    def link_column(self, phase: int) -> int | None:
+        """The column of a phase's hideable links."""
+        return 2 * self._number[phase] + 1 if phase in self._number else None
+
+    def coefficients(self, shares: Sequence[float] | np.ndarray) -> np.ndarray:
+        """[columns] by which to weigh the columns for an upper bound of what is hidden.
+
+        `shares` are w of each phase, in [0, 1]: that of its compute.
+        """
+        both = np.array([[w, 1.0 - w] for w in shares])
+        return both.reshape(self.columns)
+
+
+def hidden_s(columns: np.ndarray) -> np.ndarray:
+    """[...] seconds that are hidden, given the columns [..., 2 x phases]."""
+    hidden: np.ndarray = np.minimum(columns[..., 0::2], columns[..., 1::2]).sum(-1)
+    return hidden

@@ -1,0 +1,123 @@
+"""Slack: which movements may run beside compute, and beside whose.
+
+A *phase* is a stretch that runs in one go: of each region the forward pass, the backward pass, and
+what follows it. What is there when a phase begins can be moved before it is needed: weights are
+gathered ahead. What a phase only hands on can be moved after it was made: gradients are reduced
+late. Such movements are *hideable* behind the compute of their phase. Every other one stands
+between two ops that need each other, or at an end of its phase, and blocks.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from shardwright.program.ties import CARRIES, ENTRIES, EXITS, INITS, LEAVES_TRIP, Tie
+from shardwright.program.types import LITERAL, NO_OP, Op, Program
+
+BLOCKS = -1  # in place of a phase: a movement that nothing hides
+_BEFORE = -2  # of a value: there before any phase of its region begins
+
+
+class Slack(NamedTuple):
+    """The phases of a program, and for each movement the phase that it hides behind, or BLOCKS."""
+
+    phases: int
+    phase: list[int]  # [ops] in which each is computed
+    value_phase: list[int]  # [values] in which each is written, an argument last read
+    operands: list[tuple[int, ...]]  # [ops][operands but literals]
+    results: list[int]  # [ops] all results of an op alike
+
+
+def find_slack(program: Program) -> Slack:
+    """The slack of every movement of a program."""
+    phase, begins, ends = _phases(program)
+    made, ready = _made(program, phase, begins)
+    needed = _needed(program, phase, made)
+
+    def early(op: Op, at: int) -> list[bool]:
+        """[operands but literals] whether each is there when a phase begins."""
+        return [made[v] != at or ready[v] for v in op.operands if v != LITERAL]
+
+    works = [not (op.rule.fusible or op.tie or op.is_region) for op in program.ops]
+    numbers = [i for i, is_work in enumerate(works) if is_work]
+    first = {phase[i]: i for i in reversed(numbers)}  # nothing runs before it,
+    last = {phase[i]: i for i in numbers}  # nothing after it
+    operands, results = [], []
+    for op in program.ops:
+        passes = op.rule.fusible or op.tie is not None
+        late = not op.is_region and not any(needed[v] for v in op.results)
+        late = late and last.get(phase[op.index]) != op.index
+        here, moves_late = phase[op.index], late and passes
+        if op.tie in LEAVES_TRIP:  # moved in every trip, not after the loop
+            here, moves_late = ends[op.body[0]], not any(needed[v] for v in op.operands)
+        found = [one and first.get(here) != op.index for one in early(op, here)]
+        operands.append(tuple([here if one or moves_late else BLOCKS for one in found]))
+        there = begins[op.body[0]] if op.tie is Tie.SCAN_XS else phase[op.index]
+        ahead = op.tie is Tie.SCAN_XS or (passes and op.tie not in EXITS and all(found))
+        results.append(there if late or ahead else BLOCKS)
+    readers = program.uses()
+    by = [v.op if v.op != NO_OP else next(reversed(readers[v.index]), 0) for v in program.values]
+    value_phase = [phase[i] if phase else 0 for i in by]
+    return Slack(1 + max(phase, default=0), phase, value_phase, operands, results)
+
+
+def _phases(program: Program) -> tuple[list[int], list[int], list[int]]:
+    """([ops] phase of each, [regions] first phase, [regions] last phase)."""
+    first: dict[int, int] = {}  # region -> the first op of its backward pass
+    last: dict[int, int] = {}
+    for op in program.ops:
+        if op.transposed:
+            first.setdefault(op.region, op.index)
+            last[op.region] = op.index
+    number: dict[tuple[int, int], int] = {}
+    phase = []
+    begins, ends = [BLOCKS] * len(program.regions), [BLOCKS] * len(program.regions)
+    for op in program.ops:
+        passed = [op.index >= first.get(op.region, len(program.ops)),
+                  op.index > last.get(op.region, len(program.ops))]  # fmt: skip
+        phase.append(number.setdefault((op.region, sum(passed)), len(number)))
+        ends[op.region] = phase[-1]
+        if begins[op.region] == BLOCKS:
+            begins[op.region] = phase[-1]
+    return phase, begins, ends
+
+
+def _made(program: Program, phase: list[int], begins: list[int]) -> tuple[list[int], list[bool]]:
+    """([values] phase that computes each, [values] whether from what is there when it begins)."""
+    made, ready = [_BEFORE] * len(program.values), [False] * len(program.values)
+    for op in program.ops:
+        if op.is_region or op.tie in ENTRIES:
+            if op.tie in INITS:  # a carry: of the trip before
+                for v, body in zip(op.results, op.body, strict=True):
+                    made[v] = begins[body]
+            continue
+        at = phase[op.index]
+        cheap = op.rule.fusible and op.tie is None
+        found = cheap and all(made[v] != at or ready[v] for v in op.operands if v != LITERAL)
+        for v in op.results:
+            made[v], ready[v] = at, found
+    return made, ready
+
+
+def _needed(program: Program, phase: list[int], made: list[int]) -> list[bool]:
+    """[values] whether the phase that makes each needs it, or the backward pass that follows.
+
+    What is not needed is handed on: to what follows both passes, or out of its region. Elementwise
+    work on what is handed on waits with it. A carry hands on what the next trip only adds to.
+    """
+    backward = {phase[op.index] for op in program.ops if op.transposed}
+    needed, before = [False] * len(program.values), list[bool]()
+    carries = any(op.tie in CARRIES for op in program.ops)
+    while not before or (carries and needed != before):
+        before = list(needed)
+        for op in reversed(program.ops):
+            if op.tie in CARRIES:
+                new, *old = op.operands
+                needed[new] |= any(needed[v] for v in old)
+            elif op.tie in EXITS or op.tie is Tie.RETURN:
+                continue
+            elif op.tie or not op.rule.fusible or any(needed[v] for v in op.results):
+                at = phase[op.index]
+                for v in op.operands:
+                    needed[v] |= v != LITERAL and (made[v] == at or at in backward)
+    return needed
