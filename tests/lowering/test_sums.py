@@ -139,6 +139,8 @@ def test_sums_over_rounds_are_reduced_once(fn: Any, mesh: Any, pins: Any) -> Non
     assert result.ok and result.link_error == 0.0, str(result)
 
 
+# Of one tenth of an H100's links: what moves in every trip does not hide behind the compute.
+DEVICE = sw.Device.like(DEVICES["balanced"], name="slower links", link_bytes_per_s=4.5e10)
 TRIPS, LAYERS, ROWS_EACH, D, F = 4, 3, 64, 16, 32
 
 
@@ -233,11 +235,11 @@ def test_sums_are_reduced_once_where_memory_allows() -> None:
 
     def planned(memory: float) -> sw.Plan:
         return sw.partition(
-            step, w, w, xs, mesh={"d": 8}, device=DEVICES["balanced"], memory=memory,
+            step, w, w, xs, mesh={"d": 8}, device=DEVICE, memory=memory,
             donate_argnums=(0, 1), seconds=0.1,
         )  # fmt: skip
 
-    once = planned(4.0 * weights)  # of which the weights gathered for a layer take the least
+    once = planned(4.0 * weights)
     every_trip = planned(once.cost.peak_bytes - 1)
     assert "2 sums" in once.record.notes[0] and "once, after it" in once.record.notes[0]
     assert "2 sums" in every_trip.record.notes[0] and "in every trip" in every_trip.record.notes[0]
