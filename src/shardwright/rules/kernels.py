@@ -52,9 +52,9 @@ _SHARED = "batch and heads of `vmap`; query heads that share one mask"
 
 # By the beginning of the kernel's name; the first that fits.
 KERNELS: dict[str, Kernel] = {
-    "_flash_attention_kernel": Kernel(_FLASH, (0, 1), _causal_blocks, _HEADS),
-    "_flash_attention_dkv_kernel": Kernel(f"{_FLASH}, dk dv", (0, 1), _causal_blocks, _HEADS),
-    "_flash_attention_dq_kernel": Kernel(f"{_FLASH}, dq", (0, 1), _causal_blocks, _HEADS),
+    "_flash_attention_kernel": Kernel(_FLASH, (), _causal_blocks, _HEADS),
+    "_flash_attention_dkv_kernel": Kernel(f"{_FLASH}, dk dv", (), _causal_blocks, _HEADS),
+    "_flash_attention_dq_kernel": Kernel(f"{_FLASH}, dq", (), _causal_blocks, _HEADS),
     "splash_mha_fwd": Kernel(_SPLASH, (0,), _unmasked_blocks, _GROUPED),
     "splash_mha_dkv": Kernel(f"{_SPLASH}, dk dv", (1,), _unmasked_blocks, _GROUPED),
     "splash_mha_dq": Kernel(f"{_SPLASH}, dq", (0,), _unmasked_blocks, _GROUPED),
