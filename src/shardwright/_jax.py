@@ -6,7 +6,7 @@ import importlib
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -558,21 +558,65 @@ def jaxprs_in(eqn: Any) -> list[Any]:
     return list(core.jaxprs_in_params(eqn.params))
 
 
-# Where JAX keeps the grouped matrix multiplications of megablox.
-_MEGABLOX = "/pallas/ops/tpu/megablox/"
+_TPU_OPS = "jax.experimental.pallas.ops.tpu."
+# {function of a library that is one op: (module that has it, operands)}
+_LIBRARY = {
+    "gmm": ("megablox.gmm", 3), "tgmm": ("megablox.gmm", 3),
+    "paged_attention": ("paged_attention.paged_attention_kernel", 5),
+    "ragged_paged_attention": ("ragged_paged_attention.kernel", 6),
+}  # fmt: skip
 
 
 def library_call(eqn: Any) -> str | None:
     """The name of a library's function that is one op, though JAX traces its insides; else None.
 
-    Megablox with an offset, or adding to an array that is there, is not one of them.
+    Megablox with an offset, or adding to an array that is there, and pages with scales are not.
     """
-    if eqn.primitive.name != "jit" or eqn.params["name"] not in ("gmm", "tgmm"):
+    name = eqn.params["name"] if eqn.primitive.name == "jit" else None
+    if name not in _LIBRARY:
         return None
+    module, operands = _LIBRARY[name]
     source = eqn.params["jaxpr"].jaxpr.debug_info.func_src_info or ""
-    if _MEGABLOX not in source or len(eqn.invars) != 3:
+    path = f"/{(_TPU_OPS + module).replace('.', '/')}.py:"
+    if path not in source or len(eqn.invars) != operands:
         return None
-    return f"megablox_{eqn.params['name']}"
+    return f"megablox_{name}" if module == "megablox.gmm" else str(name)
+
+
+def _library(name: str) -> Any:
+    """The library's function of this name."""
+    return getattr(importlib.import_module(_TPU_OPS + _LIBRARY[name][0]), name)
+
+
+def call_library(params: Mapping[str, Any], args: Sequence[Any]) -> Any:
+    """The result of a library's function, with the static arguments of a call, on other shapes."""
+    static = paged_options(params)
+    return _library(params["name"])(*args, **static)
+
+
+def paged_options(params: Mapping[str, Any]) -> dict[str, Any]:
+    """The static arguments of a call of paged attention, read from the kernel it was traced to.
+
+    ValueError where the kernel is not the one that they give: the call has others.
+    """
+    (kernel,) = [
+        eqn for eqn in params["jaxpr"].jaxpr.eqns if eqn.primitive.name == "pallas_call"
+    ]  # fmt: skip
+    mapping = kernel.params["grid_mapping"]
+    pages = mapping.scratch_avals[0].shape[1]
+    types = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in params["jaxpr"].in_avals]
+    guesses: list[dict[str, Any]] = [{"pages_per_compute_block": pages}]
+    if params["name"] == "ragged_paged_attention":
+        queries = mapping.block_mappings[0].block_shape[0].block_size
+        sizes = {"num_kv_pages_per_block": pages, "num_queries_per_block": queries}
+        scales = (types[0].shape[-1] ** -0.5, 1.0)
+        guesses = [{**sizes, "sm_scale": scale} for scale in scales]
+    fn, was = _library(params["name"]), str(params["jaxpr"])
+    for guess in guesses:
+        traced = jax.make_jaxpr(partial(fn, **guess))(*types)
+        if str(traced.eqns[-1].params["jaxpr"]) == was:
+            return guess
+    raise ValueError("it has options other than the default ones, which its trace does not name")
 
 
 class Megablox(NamedTuple):
@@ -600,12 +644,11 @@ def megablox_of(params: Mapping[str, Any]) -> Megablox:
 
 def megablox(params: Mapping[str, Any], args: Sequence[Any], groups: int, offset: Any) -> Any:
     """The product of a call of megablox on other shapes: of so many groups from `offset` on."""
-    module = importlib.import_module("jax.experimental.pallas.ops.tpu.megablox.gmm")
-    how = megablox_of(params)
+    how, fn = megablox_of(params), _library(params["name"])
     dtype = params["jaxpr"].out_avals[0].dtype
     if params["name"] == "gmm":
-        return module.gmm(
+        return fn(
             *args, dtype, how.tiling, offset, transpose_rhs=how.transposed,
             interpret=how.interpret,
         )  # fmt: skip
-    return module.tgmm(*args, dtype, how.tiling, offset, groups, interpret=how.interpret)
+    return fn(*args, dtype, how.tiling, offset, groups, interpret=how.interpret)

@@ -12,6 +12,8 @@ import pytest
 from jax.experimental.pallas.ops.tpu import flash_attention as flash
 from jax.experimental.pallas.ops.tpu import splash_attention as splash
 from jax.experimental.pallas.ops.tpu.megablox import ops as megablox
+from jax.experimental.pallas.ops.tpu.paged_attention import paged_attention
+from jax.experimental.pallas.ops.tpu.ragged_paged_attention import ragged_paged_attention
 
 import shardwright as sw
 
@@ -75,3 +77,45 @@ def test_megablox_and_its_gradient(weights: sw.Pin) -> None:
     assert found.link_error <= 0.10
     # x is handed to tgmm transposed, which the compiler folds into the kernel's own transpose.
     assert found.compiled_peak_bytes <= found.predicted_peak_bytes
+
+
+PAGES, PAGE, SEQUENCES, PER_SEQUENCE = 4096, 16, 64, 64
+
+
+def paged(q: Any, k: Any, v: Any, lengths: Any, table: Any) -> Any:
+    return paged_attention(q, k, v, lengths, table, pages_per_compute_block=8)
+
+
+def ragged_paged(q: Any, kv: Any, lengths: Any, table: Any, starts: Any, count: Any) -> Any:
+    return ragged_paged_attention(
+        q, kv, lengths, table, starts, count, sm_scale=D**-0.5, num_kv_pages_per_block=8,
+        num_queries_per_block=32,
+    )  # fmt: skip
+
+
+def numbers(*shape: int) -> Any:
+    return jax.ShapeDtypeStruct(shape, jnp.int32)
+
+
+TABLE = [numbers(SEQUENCES), numbers(SEQUENCES, PER_SEQUENCE)]
+DECODES: dict[str, tuple[Callable[..., Any], list[Any]]] = {
+    "paged": (paged, [tensor(SEQUENCES, H, D), *[tensor(KV, PAGES, PAGE, D)] * 2, *TABLE]),
+    "ragged": (
+        ragged_paged,
+        [
+            tensor(512, H, D), tensor(PAGES, PAGE, 2 * KV, D), *TABLE, numbers(SEQUENCES + 1),
+            numbers(1),
+        ],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", DECODES)
+def test_paged_attention_moves_nothing(case: str) -> None:
+    """Heads over model, with their pages."""
+    fn, args = DECODES[case]
+    pins = [sw.Pin("q", 1, "model")]
+    plan = sw.partition(fn, *args, mesh=MESH, device="tpu-v5e", tactics=pins, seconds=0.5)
+    found = plan.verify("tpu:v5e:4x4")
+    print(found)
+    assert found.ok and not found.traffic.rows

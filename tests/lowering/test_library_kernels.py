@@ -8,10 +8,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas.ops.tpu import flash_attention as flash
 from jax.experimental.pallas.ops.tpu import splash_attention as splash
+from jax.experimental.pallas.ops.tpu.paged_attention import paged_attention
+from jax.experimental.pallas.ops.tpu.ragged_paged_attention import ragged_paged_attention
 
 import shardwright as sw
 from shardwright.rules.rule import PASS, factor_names
@@ -23,8 +26,8 @@ HEADS = {"flash": (H, H, H), "splash": (H, KV, KV)}
 
 @pytest.fixture(autouse=True)
 def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels run as plain XLA."""
-    monkeypatch.setattr(flash.pl, "pallas_call", functools.partial(pl.pallas_call, interpret=True))
+    """Kernels run as plain XLA: all of them call `pallas.pallas_call`."""
+    monkeypatch.setattr(pl, "pallas_call", functools.partial(pl.pallas_call, interpret=True))
 
 
 def flash_loss(q: Any, k: Any, v: Any) -> Any:
@@ -119,6 +122,54 @@ def test_heads_with_masks_of_their_own_stay_together() -> None:
     (rule,) = [op.rule for op in traced.ops if op.name == "pallas_call"]
     sizes = [rule.sizes[f] for f, kind in enumerate(rule.kinds) if kind == PASS]
     assert sizes == [B], factor_names(rule)
+
+
+PAGES, PAGE, PER_SEQUENCE = 16, 16, 4
+
+
+def decode(q: Any, k: Any, v: Any, lengths: Any, table: Any, **options: Any) -> Any:
+    return paged_attention(q, k, v, lengths, table, pages_per_compute_block=2, **options)
+
+
+def decode_arguments() -> list[Any]:
+    shapes = [(B, H, D), *[(KV, PAGES, PAGE, D)] * 2]
+    arrays = [jax.random.normal(jax.random.key(n), shape) for n, shape in enumerate(shapes)]
+    table = jax.random.randint(jax.random.key(3), (B, PER_SEQUENCE), 0, PAGES, jnp.int32)
+    return [*arrays, jnp.array([5, 64, 33, 17], jnp.int32), table]
+
+
+@pytest.mark.slow
+def test_paged_attention_runs_on_shards() -> None:
+    """Sequences over data, heads with their pages over model; nothing moves."""
+    args = decode_arguments()
+    plan = sw.partition(decode, *args, mesh=MESH, tactics=PINS, seconds=0.2)
+    assert plan.record.opaque == {} and not plan.collectives
+    (row,) = [row for row in plan.ir().rows if row.name == "paged_attention"]
+    assert [axis for axis, _ in row.claims] == ["data", "model"]
+    got = plan.jit(decode)(*plan.place(*args))
+    np.testing.assert_allclose(got, decode(*args), rtol=1e-5, atol=1e-5)
+
+
+def test_ragged_paged_attention_splits_heads() -> None:
+    def step(q: Any, kv: Any, lengths: Any, table: Any, starts: Any, count: Any) -> Any:
+        return ragged_paged_attention(
+            q, kv, lengths, table, starts, count, sm_scale=D**-0.5, num_kv_pages_per_block=2,
+            num_queries_per_block=32,
+        )  # fmt: skip
+
+    queries = jax.ShapeDtypeStruct((64, 2 * H, D), jnp.bfloat16)
+    pages = jax.ShapeDtypeStruct((PAGES, PAGE, 2 * H, D), jnp.bfloat16)
+    numbers = [jax.ShapeDtypeStruct(s, jnp.int32) for s in ((B,), (B, 4), (B + 1,), (1,))]
+    rule = sw.trace(step, queries, pages, *numbers).ops[0].rule
+    assert str(rule).startswith("([i,jk,l],[m,n,jo,l],[p],[p,q],[r],[1])->([i,jk,l])")
+    assert [rule.sizes[f] for f, kind in enumerate(rule.kinds) if kind == PASS] == [H]
+
+
+def test_options_that_a_trace_does_not_name() -> None:
+    """It cannot be called again on shards: whole, and the plan says why."""
+    args = decode_arguments()
+    (op, *_) = sw.trace(functools.partial(decode, attn_logits_soft_cap=30.0), *args).ops
+    assert op.rule.opaque and "options other than the default" in op.rule.why
 
 
 def cudnn_loss(q: Any, k: Any, v: Any) -> Any:

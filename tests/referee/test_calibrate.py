@@ -76,6 +76,5 @@ def test_a_host_is_calibrated_and_predicts_its_steps(tmp_path: Path) -> None:
         start = time.perf_counter()
         jax.block_until_ready(run(*given))
         seconds.append(time.perf_counter() - start)
-    print(plan.cost.step_s, seconds)
     assert 1 / 4 < plan.cost.step_s / min(seconds) < 4
     assert plan.device.source.startswith("measured on 8 x cpu")

@@ -40,11 +40,15 @@ def devices(as_json: bool) -> None:
 @click.option("--mesh", required=True, help="data=4,model=2: of the devices that are here.")
 @click.option("--like", metavar="DEVICE", help="What gives the rest; by default what is here.")
 @click.option("--name", default="calibrated", show_default=True, help="Of the device.")
-def calibrate(path: str, mesh: str, like: str | None, name: str) -> None:
+@json_option
+def calibrate(path: str, mesh: str, like: str | None, name: str, as_json: bool) -> None:
     """Measure links, dots and memory of the devices here; write a table for --device PATH."""
     from shardwright.calibrate import calibrate as measure
 
     found = measure(parse_mesh(mesh), like=like, name=name, path=path)
+    if as_json:
+        say_json(encode(found))
+        return
     rows = [
         ("bf16 dots", f"{found.matrix_flops_per_s('bf16'):.3g} FLOP/s"),
         ("f32 dots", f"{found.matrix_flops_per_s('f32'):.3g} FLOP/s"),

@@ -92,7 +92,10 @@ def _on_shards(action: do.OnShards, site: Site, mover: Mover) -> None:
     def local(*shards: Any) -> list[Any]:
         kernel = site.eqn.primitive.name == "pallas_call"
         changes = kernel_on_shards(site.eqn, shards, shapes) if kernel else {}
-        results = _jax.bind(site.eqn, list(shards), **changes)
+        if _jax.library_call(site.eqn):
+            results = [_jax.call_library(site.eqn.params, shards)]
+        else:
+            results = _jax.bind(site.eqn, list(shards), **changes)
         for axes in action.sums:
             results = jax.lax.psum(results, axes)
         return results

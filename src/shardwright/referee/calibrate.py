@@ -1,8 +1,9 @@
 """Calibration: what the current devices really do, as a Device that the planner takes.
 
 Everything is measured on all devices of a mesh at once, as in a step: dots, streams from memory,
-vector work, and each kind of collective over each axis at a few sizes. A known device gives the
-form (topology, tiles, memory); its rates and latencies are replaced by what was measured.
+vector work, each kind of collective over each axis at a few sizes, and how much of one hides behind
+a dot. A known device gives the form (topology, tiles, memory); its rates and latencies are replaced
+by what was measured.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from shardwright.mesh import Mesh
 
 SIZES = (1 << 16, 1 << 20, 1 << 23)  # bytes of the larger side on one device
 DOT, STREAM_BYTES, CHAIN = 1024, 1 << 25, 64  # a dot's side, an array, multiply-adds on an element
+NOISE = 0.1  # a smaller part that hides is none
 REPEATS = 5  # the fastest counts: whatever disturbs a run makes it slower
 DTYPES = ("float32", "bfloat16")
 # The rate of a device that the slowest level of links under an axis measures.
@@ -57,7 +59,7 @@ def measured_device(
     own = Mesh.of(mesh)
     here = jax_mesh(own, mesh if isinstance(mesh, jax.sharding.Mesh) else None)
     found = replace(
-        like, name=name, aliases=(), **_local(here, like),
+        like, name=name, aliases=(), **_local(here, like), hides=measure_hidden(here, sizes[-1]),
         source=f"measured on {own.size} x {here.devices.flat[0].device_kind} ({own}), "
         f"else as {like.name}",
     )  # fmt: skip
@@ -80,6 +82,27 @@ def measure_links(mesh: Any, sizes: Sequence[int] = SIZES) -> list[Timing]:
                 moved = 4 * local * (n if kind == "all-gather" else 1)
                 found.append(Timing(kind, axis, moved, _seconds(jax.jit(fn), x)))
     return found
+
+
+def measure_hidden(mesh: Any, size: int) -> dict[str, float]:
+    """{kind of collective: the part of it, over the largest axis, that hides behind a dot}"""
+    axis, n = max(mesh.shape.items(), key=lambda item: item[1])
+    spec = PartitionSpec(mesh.axis_names)
+    dot = _spread(mesh, (mesh.size, DOT, DOT), "float32")
+    found = {}
+    for kind in ("all-gather", "reduce-scatter", "all-reduce") if n > 1 else ():
+        local = size // (n if kind == "all-gather" else 1) // 4 // n * n
+        moved = _spread(mesh, (local * mesh.size,), "float32")
+        send = jax.shard_map(
+            partial(COLLECTIVES[kind], axis=axis, n=n), mesh=mesh, in_specs=spec, out_specs=spec,
+            check_vma=False,
+        )  # fmt: skip
+        both = jax.jit(lambda pair, send=send: (pair[0] @ pair[0], send(pair[1])))
+        dot_seconds = _seconds(jax.jit(lambda x: x @ x), dot)
+        link_seconds = _seconds(jax.jit(send), moved)
+        hidden = dot_seconds + link_seconds - _seconds(both, (dot, moved))
+        found[kind] = round(min(max(hidden / min(dot_seconds, link_seconds), 0.0), 1.0), 2)
+    return {kind: part for kind, part in found.items() if part >= NOISE}
 
 
 def _gather(x: Any, axis: str, n: int) -> Any:

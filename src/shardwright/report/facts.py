@@ -175,6 +175,11 @@ def lines_that_move(record: PlanRecord) -> list[Line]:
     return sorted(out.values(), key=lambda line: -line.seconds)
 
 
+def may_hide(record: PlanRecord, kind: str) -> bool:
+    """Whether the device runs collectives of this kind beside compute; others are all exposed."""
+    return record.cost.overlap is None and record.device.hides.get(kind, 0.0) > 0
+
+
 def lines_that_compute(record: PlanRecord) -> list[Work]:
     """The user's lines by the seconds that they compute, most first."""
     line = record.timeline

@@ -29,6 +29,7 @@ from shardwright.report.questions import find_array
 from shardwright.report.rates import mfu, throughput
 from shardwright.report.text import certificate_words
 from shardwright.report.words import (
+    gap_text,
     human_bytes,
     human_count,
     human_seconds,
@@ -94,6 +95,7 @@ def _environment() -> jinja2.Environment:
     environment.filters |= {
         "seconds": human_seconds, "bytes": human_bytes, "times": times, "short": short_path,
         "spec": spec_text, "sentence": sentence, "line": short_source, "upper_first": upper_first,
+        "gap": gap_text,
     }  # fmt: skip
     return environment
 

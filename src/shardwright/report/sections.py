@@ -25,7 +25,7 @@ from shardwright.report.words import (
     type_bytes,
 )  # fmt: skip
 
-TACTICS, FUNCTIONS, DRAWINGS = 14, 10, 24  # rows, and different drawings of the mesh
+TACTICS, FUNCTIONS, DRAWINGS = 14, 10, 14  # rows, and different drawings of the mesh
 HEADROOM = 1.5  # a limit within so many times the peak is drawn
 _MATRIX = ("dot_general", "conv_general_dilated", "ragged_dot", "ragged_dot_general")
 
@@ -44,7 +44,9 @@ def step_chart(
         for row in bar.span.moves:
             c = record.collectives[row]
             width = (bar.compute - bar.begin) * c.seconds / (_links(record, bar) or 1.0)
-            tracks.setdefault(f"links over {'+'.join(c.axes)}", []).append((at, width, "link"))
+            tracks.setdefault(f"links over {'+'.join(c.axes)}", []).append(
+                (at, width, _link(record, c.kind))
+            )
             at += width
     peak, limit = record.cost.peak_bytes, record.limit_bytes
     top = highest or (limit if peak <= limit <= HEADROOM * peak else peak) or 1
@@ -53,12 +55,16 @@ def step_chart(
         "depth": 1 + max((one.depth for one in loops), default=-1),
         "areas": memory_areas(bars, top), "top": top, "height": HEIGHT,
         "limit_y": HEIGHT * (1 - limit / top) if limit <= top else None,
-        "exposed_s": record.cost.step_s - record.cost.compute_s,
+        "hidden_s": record.cost.compute_s + record.cost.link_s - record.cost.step_s,
         "data": {
             "at": [[round(bar.begin, 2), round(bar.end, 2)] for bar in bars],
             "texts": [_readout(record, bar) for bar in bars],
         },
     }  # fmt: skip
+
+
+def _link(record: PlanRecord, kind: str) -> str:
+    return "may-hide" if facts.may_hide(record, kind) else "link"
 
 
 def _links(record: PlanRecord, bar: Bar) -> float:
@@ -172,10 +178,10 @@ def _parts(rows: list[tuple[str, float]], whole: float) -> list[dict[str, Any]]:
 
 
 def time_parts(record: PlanRecord) -> list[dict[str, Any]]:
-    """Compute and links as parts of a bar."""
+    """The step as parts of a bar: compute, and the links that do not hide behind it."""
     cost = record.cost
-    both = cost.compute_s + cost.link_s
-    return _parts([("compute", cost.compute_s), ("links", cost.link_s)], both)
+    parts = [("compute", cost.compute_s), ("exposed links", cost.step_s - cost.compute_s)]
+    return _parts(parts, cost.step_s)
 
 
 def memory_parts(record: PlanRecord) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from shardwright.report.words import (
     change,
     columns,
     counted,
+    gap_text,
     human_bytes,
     human_count,
     human_seconds,
@@ -250,7 +251,7 @@ def certificate_words(record: PlanRecord) -> str:
         return f"optimal; under the cost model nothing in {space} is faster and fits"
     if proof.kind == "gap" and proof.gap < math.inf:
         return (
-            f"within {proof.gap:.1%} of the optimum; under the cost model nothing in {space} takes"
-            f" less than {human_seconds(proof.lower_bound_s)}"
+            f"within {gap_text(proof.gap)} of the optimum; under the cost model nothing in {space}"
+            f" takes less than {human_seconds(proof.lower_bound_s)}"
         )
     return "none; the search did not bound what else is possible"

@@ -15,6 +15,7 @@ from typing import Any
 from shardwright.cost.timeline import KINDS, Span
 from shardwright.errors import ShardwrightError
 from shardwright.record.types import PlanRecord
+from shardwright.report import facts
 from shardwright.report.causes import sentence
 from shardwright.report.schedule import Node, link_s, regions, schedule_tree
 from shardwright.report.words import short_path, short_source
@@ -114,6 +115,7 @@ class _Writer:
             arguments = {
                 "source": short_source(c.source), "cause": short_path(sentence(c.cause)),
                 "bytes": c.bytes, "axes": "+".join(c.axes), "times per step": c.count,
+                "may hide behind compute": facts.may_hide(self.record, c.kind),
             }  # fmt: skip
             self.slice(c.kind, self.tracks["+".join(c.axes)], at, c.seconds, arguments)
             at += c.seconds

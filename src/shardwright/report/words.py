@@ -11,10 +11,9 @@ from shardwright.analysis.labels import short_path
 from shardwright.analysis.table import human_bytes, human_seconds
 
 __all__ = [
-    "any_layer", "change", "columns", "counted", "human_bytes", "human_count", "human_seconds",
-    "listed",
-    "percent", "short_path", "short_source", "spec_text", "times", "type_bytes", "upper_first",
-    "wrapped",
+    "any_layer", "change", "columns", "counted", "gap_text", "human_bytes", "human_count",
+    "human_seconds", "listed", "percent", "short_path", "short_source", "spec_text", "times",
+    "type_bytes", "upper_first", "wrapped",
 ]  # fmt: skip
 
 _INDEX = re.compile(r"(?<=\[)\d+(?=\]\[')|(?<=\[)\d+(?=\]\.)")  # layers[3]['w1'], opt[0].mu
@@ -77,6 +76,15 @@ def human_count(count: float) -> str:
             return f"{count:.{0 if count >= 99.5 or not unit else 1}f}{unit}"
         count /= 1000
     raise AssertionError
+
+
+def gap_text(gap: float) -> str:
+    """How far from a bound: 3.4%, or 19x where that says more.
+
+    >>> gap_text(0.034), gap_text(18.95)
+    ('3.4%', '20x')
+    """
+    return f"{gap:.1%}" if gap < 1 else f"{1 + gap:.0f}x"
 
 
 def upper_first(text: str) -> str:

@@ -11,6 +11,7 @@ from shardwright.rules import (  # noqa: F401  (they register)
     indexing,
     linalg,
     misc,
+    paged,
     pallas,
     partitioned,
     random,

@@ -96,8 +96,9 @@ def apply(
     replicate: str = "",
     unit: str = VECTOR,
     work: float = 1.0,
+    sizes: Mapping[str, int] | None = None,
 ) -> Rule:
-    """The rule of an op whose dims the pattern names; sizes come from the op's shapes."""
+    """The rule of an op whose dims the pattern names; sizes come from its shapes or are given."""
     for side, tensors, given in (
         ("operand", op.operands, pattern.operands),
         ("result", op.results, pattern.results),
@@ -133,7 +134,7 @@ def apply(
         return einsum(
             op, operands, results,
             reduce=reductions, permute=moved, replicate=replicated,
-            sizes=_sizes(op, slots, skip=moved), unit=unit, work=work,
+            sizes=sizes or _sizes(op, slots, skip=moved), unit=unit, work=work,
         )  # fmt: skip
     except ShardwrightError as error:
         raise ShardwrightError(error.what, op=_shapes(op), try_=error.facts.get("try")) from error

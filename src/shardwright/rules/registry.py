@@ -83,7 +83,8 @@ def lookup(op: OpShape) -> Rule:
         try:
             return rule(op)
         except _ODD_INPUT as error:  # opaque ops are counted and reported
-            return opaque_rule(op, str(error) if op.name == "pallas_call" else "")
+            ours = op.name == "pallas_call" or op.name in LIBRARY_RULES
+            return opaque_rule(op, str(error) if ours else "")
     return opaque_rule(op, OPAQUE.get(op.name, "it has no rule"))
 
 

@@ -15,7 +15,6 @@ import numpy as np
 from shardwright.cost.factor_graph import Cell, FactorGraph
 from shardwright.search.axis_placements import AxisPlacements
 from shardwright.spmd.decisions import Placement
-from shardwright.spmd.layout import REPLICATED
 
 Kinds = tuple[int, ...]  # for each of the first axes, or of all of them
 
@@ -48,15 +47,6 @@ class Parts(NamedTuple):
     columns: np.ndarray  # [states, columns of the block]
 
 
-class Table(NamedTuple):
-    """The seconds of a block for each kind of the next axis."""
-
-    kind: np.ndarray  # [placements of the axis]
-    seconds: np.ndarray  # [kinds]
-    least: float
-    spread: float  # what the axis can change
-
-
 class Block:
     """Some factors whose scopes lie within one."""
 
@@ -78,7 +68,7 @@ class Block:
         With any shares in [0, 1] the sum over blocks is a lower bound of the step.
         """
         self._hidden = self._graph.hiding.coefficients(shares)[self.columns]
-        self._below: dict[Kinds, Table] = {}
+        self._last: dict[Kinds, np.ndarray] = {}
 
     def use(self, axes: Sequence[AxisPlacements]) -> None:
         """Tabulates over these placements from now on."""
@@ -87,7 +77,7 @@ class Block:
         self.kind = [kind for kind, _ in found]  # [axes][placements]
         self.example = [first.tolist() for _, first in found]  # [axes][kinds] a placement
         self._placed: dict[Kinds, tuple[Placement, ...]] = {(): ((),) * len(self.scope)}
-        self._below = {}
+        self._last = {}
         self._responses: dict[tuple[int, Kinds], Parts] = {}
 
     def kinds(self, chosen: Sequence[int]) -> Kinds:
@@ -107,23 +97,14 @@ class Block:
             )
         return known
 
-    def below(self, earlier: Kinds) -> Table:
-        """The least seconds for each kind of the next axis, given those of the axes before it.
-
-        On the last axis those of each state; before, the least of all that may follow.
-        """
-        known = self._below.get(earlier)
-        if known is None:
-            axis = len(earlier)
-            if axis + 1 == len(self.axes):
-                seconds = self._less_hidden(self.response(axis, earlier))
-            else:
-                count = len(self.example[axis])
-                seconds = np.array([self.below((*earlier, k)).least for k in range(count)])
-            least = float(seconds.min())
-            spread = float(seconds.max()) - least
-            known = self._below[earlier] = Table(self.kind[axis], seconds, least, spread)
-        return known
+    def last(self, earlier: Kinds, wanted: np.ndarray) -> np.ndarray:
+        """[wanted] seconds for these kinds of the last axis, given those of the others."""
+        known = self._last.setdefault(earlier, np.full(len(self.example[-1]), np.nan))
+        new = np.unique(wanted[np.isnan(known[wanted])]).tolist()
+        if new:
+            states = [self.placed((*earlier, k)) for k in new]
+            known[new] = self._less_hidden(self._parts(states))
+        return known[wanted]  # type: ignore[no-any-return]
 
     def response(self, axis: int, others: Kinds) -> Parts:
         """The parts for each kind of one axis, given the kinds of all others."""
@@ -137,11 +118,6 @@ class Block:
     def bound(self, kinds: Kinds) -> float:
         """Seconds when the kinds of all axes are given."""
         return float(self._less_hidden(self._parts([self.placed(kinds)]))[0])
-
-    def replicated_s(self) -> float:
-        """Seconds when nothing is split."""
-        whole = (REPLICATED,) * len(self.axes)
-        return float(self._parts([(whole,) * len(self.scope)]).seconds[0])
 
     def _less_hidden(self, parts: Parts) -> np.ndarray:
         seconds: np.ndarray = parts.seconds - parts.columns @ self._hidden

@@ -1,10 +1,10 @@
-"""Exact search: branch and bound over the same space, axis by axis, with a proof.
+"""Exact search: a lower bound for the whole space, then branch and bound over it, with a proof.
 
-The lists of an axis are replaced by its placements (axis_placements.py), the factor graph by
-blocks of factors (blocks.py). Once the placements of the first axes are chosen, no completion can
-cost less than the sum over blocks of the least that any completion costs *that block*: an
-admissible bound, and exact on the last axis. Placements whose bound reaches the best known answer
-are dropped, most often after a few blocks. What is left is looked at in the order of the bounds, so
+The relaxation (relaxation.py) bounds every state at once, often closely. Where the lists of an axis
+can be enumerated as its placements (axis_placements.py), branch and bound closes the rest: once the
+placements of the first axes are chosen, no completion costs less than the sum over the
+relaxation's tables of the least that any completion costs *that table*. Placements whose bound
+reaches the best known answer are dropped. What is left is looked at in the order of the bounds, so
 that when a limit ends the search the bound of the next one is a proven lower bound for everything.
 
 Limits count work, not seconds: the same program gives the same certificate on every machine.
@@ -12,16 +12,16 @@ Limits count work, not seconds: the same program gives the same certificate on e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import astuple, dataclass, field, replace
 from typing import Literal
 
 import numpy as np
 
 from shardwright.search.axis_placements import AxisPlacements, TooLarge, find_axis_placements
-from shardwright.search.blocks import Block, Kinds, Spent, Table, Work, find_blocks
-from shardwright.search.bounds import least_factor_s
+from shardwright.search.blocks import Block, Spent, Work, find_blocks
 from shardwright.search.objective import OVER_MEMORY_S, Budget, Objective
+from shardwright.search.relaxation import OpTables, Relaxation, Table
 from shardwright.search.space import Space
 from shardwright.spmd.decisions import State
 from shardwright.spmd.layout import REPLICATED
@@ -29,9 +29,11 @@ from shardwright.spmd.layout import REPLICATED
 SAME = 1e-9  # costs closer than this are equal
 BATCH = 64
 INFINITE = {"null": float("inf")}  # what null stands for in a plan file: JSON has no infinity
-# The bound for spaces with too many placements: of an axis as a block sees them, of all axes, and
-# the cells looked at for it.
-MOST_OF_BLOCK, MOST_STATES_OF_BLOCK, MOST_CELLS_RELAXED = 200, 2_000, 3_000
+MOST_CELLS = 1_000_000  # of one table of the relaxation
+# Of three axes and more, states are looked at where the bound is so near, or there are so few.
+NEAR, MOST_STATES = 0.1, 1_000_000
+WORTH = 5e-3  # a state that is better by this part is worth another attempt
+SWEEPS = 100  # in which the tables of the relaxation are made to agree
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +76,9 @@ class Limits:
     """How much a proof may do."""
 
     placements: int = 120_000  # of one axis
-    # Of the factor graph. On a third axis an op has about three times as many ways to be computed,
-    # so that a cell takes three times as long, and so on: see _Proof.
-    cells: int = 120_000
-    evaluations: int = 8_000
-    nodes: int = 4_000  # choices of placements for all axes but the last
+    cells: int = 80_000_000  # of the relaxation's tables, times the candidates of their ops
+    evaluations: int = 2_000
+    nodes: int = 1_000  # choices of placements for all axes but the last
 
     def scaled(self, share: float) -> Limits:
         """So many times as much."""
@@ -93,20 +93,34 @@ def certify(
     How much it may do follows the budget, unless `limits` says otherwise.
     """
     share = budget.evaluations / Budget().evaluations
-    proof = _Proof(space, objective, limits or Limits().scaled(share))
-    return proof.run()
+    limits = limits or Limits().scaled(share)
+    ops, first = OpTables(space, limits.cells, MOST_CELLS), objective.evaluations
+    better: State | None = None
+    while True:
+        before_s = objective.best_s
+        proof = _Proof(space, objective, limits, ops, first)
+        certificate = proof.run()
+        better = proof.better or better
+        done = certificate.against(objective.best_s).kind == "optimal"
+        if done or objective.best_s > before_s * (1 - WORTH):
+            return certificate, better
 
 
 class _Proof:
-    def __init__(self, space: Space, objective: Objective, limits: Limits) -> None:
-        self.space, self.objective, self.limits = space, objective, limits
+    """One attempt: it ends early where it finds a much better state, for another one from there."""
+
+    def __init__(
+        self, space: Space, objective: Objective, limits: Limits, ops: OpTables, first: int
+    ) -> None:
+        self.space, self.objective, self.limits, self.ops = space, objective, limits, ops
         self.model = space.model
         # c + l - o min(c, l) >= (c + l)(1 - o/2), for the user's o; what the model itself hides
-        # is bounded in each block (see Block.count_hidden).
+        # is bounded in each table.
         self.scale = 1.0 - (self.model.overlap or 0.0) / 2.0
-        self.shares = self._shares()
-        self.first = objective.evaluations
+        self.first, self.before_s = first, objective.best_s
         self.nodes = 0
+        self.blocks: list[Block] | None = None  # once they are needed
+        self.floor = 0.0  # seconds that no state that is left goes below
         self.better: State | None = None
         self.full_bytes = np.array(
             [lay.local_bytes((), ()) for lay in self.model.layouts.table], float
@@ -117,112 +131,77 @@ class _Proof:
         best = self.objective.best_s
         return best if best < OVER_MEMORY_S else float("inf")
 
-    def _shares(self) -> np.ndarray:
-        """[phases] of compute, for bounds of what is hidden that are exact for the best state."""
-        phases, best = len(self.model.graph.hiding.phases), self.objective.best
-        if best is None or not phases:
-            return np.zeros(phases)
-        compute_s, link_s = self.model.columns(self.objective.decisions(best))
-        shares: np.ndarray = (compute_s < link_s).astype(float)
-        return shares
-
-    def _find_blocks(self, axes: Sequence[AxisPlacements], work: Work) -> list[Block]:
-        blocks = find_blocks(self.model.graph, axes, work)
-        for block in blocks:
-            block.count_hidden(self.shares)
-        return blocks
-
-    def run(self) -> tuple[Certificate, State | None]:
-        axes = len(self.model.mesh.sizes)
-        work = Work(self.limits.cells / 3 ** max(0, axes - 2))
+    def run(self) -> Certificate:
+        self._relax()
         try:
             self.axes = find_axis_placements(self.space, self.limits.placements)
         except TooLarge:
-            return self._certificate(self._relaxed() * self.scale, float("inf")), None
+            return self._certificate(float("inf"))
         covered = float(np.prod([float(len(a)) for a in self.axes]))
-        try:
-            self.blocks = self._find_blocks(self.axes, work)
-            bound = self._first_axis()
-        except Spent:
-            bound = max(self.floor, self._relaxed() * self.scale)
-        return self._certificate(min(bound, self.incumbent), covered), self.better
+        close = self.floor >= self.incumbent * (1 - NEAR) or covered <= MOST_STATES
+        if self.floor < self.incumbent * (1 - SAME) and (close or len(self.axes) < 3):
+            with suppress(Spent):
+                self._first_axis()
+                self.floor = self.incumbent
+        return self._certificate(covered)
 
-    def _relaxed(self) -> float:
-        """A bound for spaces with too many placements: every block gets its own best state."""
-        work = Work()
-        blocks = self._find_blocks([], work)
-        bounds = self._least_of_blocks(blocks)
-        for i in sorted(range(len(blocks)), key=lambda i: -bounds[i]):
-            block = blocks[i]
-            if work.cells > MOST_CELLS_RELAXED:
-                break
-            try:
-                block.use(find_axis_placements(self.space, MOST_OF_BLOCK, block.scope))
-            except TooLarge:
-                continue
-            if np.prod([len(a) for a in block.axes]) <= MOST_STATES_OF_BLOCK:
-                bounds[i] = max(bounds[i], block.below(()).least)
-        return float(bounds.sum())
+    def _relax(self) -> None:
+        """The bound of the relaxation."""
+        assert self.objective.best is not None
+        near = self.objective.decisions(self.objective.best)
+        relaxed = self.relaxed = Relaxation(self.ops, near)
+        self._raise(relaxed.bound_s)
+        relaxed.agree(self.incumbent / self.scale, SWEEPS, self._raise)
 
-    def _certificate(self, bound: float, covered: float) -> Certificate:
+    def _raise(self, seconds: float) -> None:
+        """A lower bound of compute and links of every state that is left."""
+        self.floor = min(seconds * self.scale, self.incumbent)
+        self.objective.bound_s = max(self.objective.bound_s, self.floor)
+        self.objective.report()
+
+    def _certificate(self, covered: float) -> Certificate:
         done = self.objective.evaluations - self.first
-        return Certificate("gap", bound, float("inf"), done, covered).against(self.objective.best_s)
+        one = Certificate("gap", self.floor, float("inf"), done, covered)
+        return one.against(self.objective.best_s)
 
-    def _first_axis(self) -> float:
-        """Bounds every placement of the first axis, block by block, then descends into the rest."""
-        least = self._least_of_blocks(self.blocks)
-        count = len(self.axes[0])
-        bound = np.full(count, least.sum())
-        alive = np.flatnonzero(self._may_fit((), np.arange(count)))
-        self._raise_floor(float(least.sum()) * self.scale)
-        # Heavy blocks tell placements apart.
-        order = sorted(range(len(self.blocks)), key=lambda b: -self.blocks[b].replicated_s())
-        for b in order:
-            self.objective.report()
-            block = self.blocks[b]
-            kind, seconds = block.kind[0], np.zeros(len(block.example[0]))
-            for k in np.unique(kind[alive]).tolist():
-                seconds[k] = self._block_bound(block, (k,))
-            bound[alive] += seconds[kind[alive]] - least[b]
-            if not len(alive):
-                break
-            self._raise_floor(min(float(bound[alive].min()) * self.scale, self.incumbent))
-            alive = alive[bound[alive] * self.scale < self.incumbent * (1 - SAME)]
-        alive = alive[np.argsort(bound[alive], kind="stable")]
+    def _first_axis(self) -> None:
+        """Bounds every placement of each axis, then descends from those of the first axis."""
+        for star in self.relaxed.stars:
+            star.use(self.axes, self.relaxed.domains)
+        bounds = [self._bounds(axis) for axis in range(len(self.axes))]
+        enough = self.incumbent * (1 - SAME) / self.scale
+        self.numbers = [np.flatnonzero(bound < enough) for bound in bounds]  # [axes] that are left
+        self.numbers[0] = self.numbers[0][np.argsort(bounds[0][self.numbers[0]], kind="stable")]
+        for star in self.relaxed.stars:
+            star.keep(self.numbers)
+        bound = bounds[0][self.numbers[0]]
+        alive = np.arange(len(bound))
+        alive = alive[self._may_fit((), alive)]
         if len(self.axes) == 1:
             self._finish((), alive, bound)
-            return self.incumbent
-        for first in alive.tolist():
-            self._raise_floor(min(float(bound[first]) * self.scale, self.incumbent))
+            return
+        for i, first in enumerate(alive.tolist()):
             if bound[first] * self.scale >= self.incumbent * (1 - SAME):
                 break
+            self.objective.trying = f"placement {i + 1} of {len(alive)} of the first axis"
+            self._raise(max(float(bound[first]), self.floor / self.scale))
             self._descend((first,))
-        return self.incumbent
 
-    def _raise_floor(self, bound_s: float) -> None:
-        """What is proven so far, which progress shows."""
-        self.floor = bound_s
-        self.objective.bound_s = max(self.objective.bound_s, bound_s)
-
-    def _block_bound(self, block: Block, kinds: Kinds) -> float:
-        if len(kinds) == len(self.axes):
-            return block.bound(kinds)
-        return block.below(kinds).least
-
-    def _least_of_blocks(self, blocks: Sequence[Block]) -> np.ndarray:
-        """[blocks] seconds that hold in every state, whatever the placements are."""
-        least = least_factor_s(self.model, self.shares)
-        return np.array([least[block.factors].sum() for block in blocks])
+    def _bounds(self, axis: int) -> np.ndarray:
+        """[placements of an axis] what any state with each takes at least."""
+        bound = np.full(len(self.axes[axis]), self.relaxed.constant_s)
+        for star in self.relaxed.stars:
+            bound += star.of_axis(axis)[star.kind[axis]]
+        return bound
 
     def _descend(self, chosen: tuple[int, ...]) -> None:
         """Looks at all placements of the next axis, given one of each earlier axis."""
-        self.objective.report()
         self.nodes += 1
         if self.nodes > self.limits.nodes:
             raise Spent
         axis = len(chosen)
-        total = np.full(len(self.axes[axis]), np.inf)
-        rows, seconds = self._promising([b.below(b.kinds(chosen)) for b in self.blocks])
+        total = np.full(len(self.numbers[axis]), np.inf)
+        rows, seconds = self._promising([star.below(chosen) for star in self.relaxed.stars])
         total[rows] = seconds
         rows = rows[self._may_fit(chosen, rows)]
         rows = rows[np.argsort(total[rows], kind="stable")]
@@ -235,9 +214,9 @@ class _Proof:
             self._descend((*chosen, number))
 
     def _promising(self, tables: list[Table]) -> tuple[np.ndarray, np.ndarray]:
-        """(placements that may be better than the best known, their bounds), block by block."""
+        """(placements that may be better than the best known, their bounds), table by table."""
         tables = sorted(tables, key=lambda t: -t.spread)  # telling ones first
-        first, least = tables[0], sum(t.least for t in tables)
+        first, least = tables[0], self.relaxed.constant_s + sum(t.least for t in tables)
         enough = self.incumbent * (1 - SAME) / self.scale
         seconds = first.seconds + (least - first.least)
         rows = np.flatnonzero((seconds < enough)[first.kind])
@@ -258,21 +237,25 @@ class _Proof:
         held = self.full_bytes.copy()
         earlier: list[tuple[int, ...]] = [()] * len(held)
         for axis, number in enumerate(chosen):
-            taken = _at(self.axes[axis], earlier, np.array([number]))[0]
+            taken = _at(self.axes[axis], earlier, self.numbers[axis][[number]])[0]
             held = np.where(taken == REPLICATED, held, held / sizes[axis])
             earlier = [(*e, int(p)) for e, p in zip(earlier, taken, strict=True)]
         axis = len(chosen)
         later = float(np.prod(sizes[axis + 1 :]))
         out = []
         for part in np.array_split(rows, max(1, len(rows) // 2048)):
-            placed = _at(self.axes[axis], earlier, part)
+            placed = _at(self.axes[axis], earlier, self.numbers[axis][part])
             local = np.where(placed == REPLICATED, held, held / sizes[axis]) / later
             out.append((local @ model.points.live.T).max(1) <= self.objective.memory)
         return np.concatenate(out)
 
     def _finish(self, chosen: tuple[int, ...], rows: np.ndarray, total: np.ndarray) -> None:
-        """Evaluates the states of the last axis, best bound first, until none can be better."""
-        head = tuple(a.list_of(j) for a, j in zip(self.axes, chosen, strict=False))
+        """Evaluates the states of the last axis, fastest first, until none can be better."""
+        if len(rows) > BATCH:  # many look alike to most blocks, so their seconds are soon added up
+            total[rows] = self._seconds(chosen, self.numbers[-1][rows])
+            rows = rows[np.argsort(total[rows], kind="stable")]
+        numbers = [int(self.numbers[a][j]) for a, j in enumerate(chosen)]
+        head = tuple(a.list_of(j) for a, j in zip(self.axes, numbers, strict=False))
         for at in range(0, len(rows), BATCH):
             part = [j for j in rows[at : at + BATCH].tolist()
                     if total[j] * self.scale < self.incumbent * (1 - SAME)]  # fmt: skip
@@ -281,9 +264,24 @@ class _Proof:
             if self.objective.evaluations - self.first > self.limits.evaluations:
                 raise Spent
             before = self.objective.best_s
-            self.objective([(*head, self.axes[-1].list_of(j)) for j in part])
+            last = self.numbers[-1][part].tolist()
+            self.objective([(*head, self.axes[-1].list_of(j)) for j in last])
             if self.objective.best_s < before:
                 self.better = self.objective.best
+                if self.objective.best_s < self.before_s * (1 - WORTH):
+                    raise Spent
+
+    def _seconds(self, chosen: tuple[int, ...], last: np.ndarray) -> np.ndarray:
+        """[last] seconds for these placements of the last axis, what is hidden at its bound."""
+        if self.blocks is None:
+            self.blocks = find_blocks(self.model.graph, self.axes, Work())
+            for block in self.blocks:
+                block.count_hidden(self.relaxed.hidden)
+        numbers = [int(self.numbers[a][j]) for a, j in enumerate(chosen)]
+        total = np.zeros(len(last))
+        for block in self.blocks:
+            total += block.last(block.kinds(numbers), block.kind[-1][last])
+        return total
 
 
 def _at(axis: AxisPlacements, earlier: list[tuple[int, ...]], rows: np.ndarray) -> np.ndarray:

@@ -30,6 +30,7 @@ class Progress(NamedTuple):
     best_s: float  # OVER_MEMORY_S and more: nothing fits yet
     seconds: float
     bound_s: float = 0.0  # no plan takes less, as far as it is proven
+    trying: str = ""  # what is being looked at
 
     @property
     def per_s(self) -> float:
@@ -61,7 +62,7 @@ class Objective:
         self.model, self.overrides = model, dict(overrides or {})
         self.memory = float("inf") if memory is None else float(memory)
         self.evaluations = 0
-        self.stage = ""
+        self.stage = self.trying = ""
         self.best: State | None = None
         self.best_s = float("inf")
         self._best_bytes = float("inf")
@@ -158,8 +159,8 @@ class Objective:
         now = time.monotonic()
         if self._progress is not None:
             seconds = now - self._start
-            self._progress(
-                Progress(self.stage, self.evaluations, self.best_s, seconds, self.bound_s)
-            )
+            self._progress(Progress(
+                self.stage, self.evaluations, self.best_s, seconds, self.bound_s, self.trying
+            ))  # fmt: skip
         if self._deadline is not None and now > self._deadline and self.stage != STRATEGIES:
             raise OutOfTime

@@ -99,7 +99,7 @@ class Routes:
         return route
 
     def reduce(
-        self, op: OpClass, slot: Slot, one: _Candidate, made: Placement, want: Placement
+        self, op: OpClass, slot: Slot, one: Candidate, made: Placement, want: Placement
     ) -> Route:
         """The cheapest route of an op's partial results to where their sum is stored."""
         picks = op.operands[0].layout.itemsize if op.picks else 0
@@ -142,7 +142,7 @@ class Choice(NamedTuple):
         return self.compute_s + sum(self.operand_s) + sum(self.result_s) + self.exchange_s
 
 
-class _Candidate(NamedTuple):
+class Candidate(NamedTuple):
     """An op class computed with these claims: all that does not depend on how slots are stored."""
 
     claims: Placement
@@ -159,16 +159,16 @@ class _Candidate(NamedTuple):
 def choose(op: OpClass, stored: Sequence[Placement], prices: Prices) -> Choice:
     """The cheapest computation of `op` when its slots are stored like this; ties: the first."""
     if op.rule.leader is not None:
-        led = _candidate(op, _claimed(op.slots[op.rule.leader], stored[op.rule.leader]), prices)
+        led = candidate(op, claimed(op.slots[op.rule.leader], stored[op.rule.leader]), prices)
         if led is not None:
             return _choice(op, led, stored, prices)
     options = _options(op, stored, prices.axis_sizes)
-    fixed = _manual_claims(op, prices)
+    fixed = manual_claims(op, prices)
     for axis, atom in fixed.items():
         options[axis] = [atom] if atom != REPLICATED else []
     first = tuple([o[0] if o else REPLICATED for o in options])
     if max(map(len, options)) <= 1 and all([a == REPLICATED or op.kinds[a] == PASS for a in first]):  # noqa: C419
-        still = _candidate(op, first, prices)
+        still = candidate(op, first, prices)
         if still is not None and [*still.needs, *still.produced] == list(stored):
             return _choice(op, still, stored, prices)  # nothing moves: nothing is cheaper
     best, best_s = None, float("inf")
@@ -181,7 +181,7 @@ def choose(op: OpClass, stored: Sequence[Placement], prices: Prices) -> Choice:
     return _choice(op, best, stored, prices)
 
 
-def _manual_claims(op: OpClass, prices: Prices) -> dict[int, int]:
+def manual_claims(op: OpClass, prices: Prices) -> dict[int, int]:
     """{axis: op atom or REPLICATED} of a border of a shard_map: as its spec says.
 
     Where a reshape elsewhere cuts the dim in parts that its axes do not divide, no placement is
@@ -203,13 +203,13 @@ def _manual_claims(op: OpClass, prices: Prices) -> dict[int, int]:
     return claims
 
 
-def _claimed(slot: Slot, placement: Placement) -> Placement:
+def claimed(slot: Slot, placement: Placement) -> Placement:
     """The op's claims when it is computed as a slot is stored."""
     return tuple([slot.to_op[j] if j != REPLICATED else REPLICATED for j in placement])
 
 
 def _seconds(
-    op: OpClass, one: _Candidate, stored: Sequence[Placement], prices: Prices, enough: float
+    op: OpClass, one: Candidate, stored: Sequence[Placement], prices: Prices, enough: float
 ) -> float:
     """Seconds of a candidate; some number above `enough` as soon as it is known to cost more."""
     routes, total = prices.routes, one.compute_s + one.exchange_s
@@ -219,14 +219,22 @@ def _seconds(
             if total > enough:
                 return total
     for slot, made, want in zip(op.results, one.produced, stored[len(op.operands) :], strict=True):
-        if one.partial:
-            # Amortised over the loop's trips only if it can be reduced after the loop: a sum that
-            # is scattered, or moved to another placement, is reduced in every trip.
-            trips = op.trips if made == want else 1
-            total += routes.reduce(op, slot, one, made, want).seconds / trips
-        elif made != want:
-            total += routes.reshard(slot, made, want).seconds
+        total += result_s(op, slot, one, made, want, routes)
     return total
+
+
+def result_s(
+    op: OpClass, slot: Slot, one: Candidate, made: Placement, want: Placement, routes: Routes
+) -> float:
+    """Seconds that a choice counts for a result that is made so and stored so.
+
+    A sum is amortised over its loop's trips only if it can be reduced after the loop: one that is
+    scattered, or moved to another placement, is reduced in every trip.
+    """
+    if one.partial:
+        trips = op.trips if made == want else 1
+        return routes.reduce(op, slot, one, made, want).seconds / trips
+    return routes.reshard(slot, made, want).seconds
 
 
 def _options(
@@ -240,17 +248,22 @@ def _options(
     options: list[list[int]] = [[] for _ in axis_sizes]
     for slot, placement in zip(op.slots, stored, strict=True):
         for a, j in enumerate(placement):
-            atom = slot.to_op[j] if j != REPLICATED else NO_ATOM
-            if atom == NO_ATOM:
-                continue
-            if op.splittable[atom]:
-                found = [atom]
-            elif op.kinds[atom] == PERMUTES:
-                found = [k for k in op.detours if op.sizes[k] % axis_sizes[a] == 0]
-            else:
-                continue
-            options[a] += [k for k in found if k not in options[a]]
+            if j != REPLICATED:
+                found = offered(op, slot, j, axis_sizes[a])
+                options[a] += [k for k in found if k not in options[a]]
     return options
+
+
+def offered(op: OpClass, slot: Slot, atom: int, n: int) -> Sequence[int]:
+    """The op atoms that an axis of n devices may split where it splits this atom of a slot."""
+    k = slot.to_op[atom]
+    if k == NO_ATOM:
+        return ()
+    if op.splittable[k]:
+        return (k,)
+    if op.kinds[k] == PERMUTES:
+        return [d for d in op.detours if op.sizes[d] % n == 0]
+    return ()
 
 
 def _needed(slot: Slot, claims: Placement) -> Placement:
@@ -307,20 +320,20 @@ def local_sizes(
     return [local_size(size, p) for size, p in zip(sizes, shards, strict=True)]
 
 
-def _candidates(op: OpClass, options: list[list[int]], prices: Prices) -> list[_Candidate]:
+def _candidates(op: OpClass, options: list[list[int]], prices: Prices) -> list[Candidate]:
     """Every possible candidate whose axes split one of their options or nothing; memoised."""
     key = tuple([tuple(o) for o in options])
     known = op.candidate_lists.get(key)
     if known is None:
         every = [
-            _candidate(op, claims, prices)
+            candidate(op, claims, prices)
             for claims in product(*[[*o, REPLICATED] for o in options])
         ]
         known = op.candidate_lists[key] = [one for one in every if one is not None]
     return known
 
 
-def _candidate(op: OpClass, claims: Placement, prices: Prices) -> _Candidate | None:
+def candidate(op: OpClass, claims: Placement, prices: Prices) -> Candidate | None:
     """The candidate with these claims, memoised; None when the op cannot be split so."""
     if claims in op.candidates:
         return op.candidates[claims]
@@ -340,7 +353,7 @@ def _candidate(op: OpClass, claims: Placement, prices: Prices) -> _Candidate | N
         local = local_sizes(op.sizes, claims, prices.axis_sizes)
         exchanges = _exchanges(op, claims, slot_bytes, prices)
         compute_s = 0.0 if op.rule.collectives else prices.compute_s(op, local, slot_bytes)
-        one = _Candidate(
+        one = Candidate(
             claims, needs, produced, partial,
             _sum_axes(op, claims, partial) if partial else (), slot_bytes, exchanges,
             compute_s, sum(prices.move_s(m) for m in exchanges),
@@ -349,7 +362,7 @@ def _candidate(op: OpClass, claims: Placement, prices: Prices) -> _Candidate | N
     return one
 
 
-def _choice(op: OpClass, one: _Candidate, stored: Sequence[Placement], prices: Prices) -> Choice:
+def _choice(op: OpClass, one: Candidate, stored: Sequence[Placement], prices: Prices) -> Choice:
     """The chosen candidate with its movements."""
     count, routes = len(op.operands), prices.routes
     into = [routes.reshard(s, have, need) for s, have, need in zip(op.operands, stored, one.needs)]  # noqa: B905

@@ -1,0 +1,317 @@
+"""The relaxation: small tables whose sum is never above the seconds of a state, made to agree.
+
+Each op class gets a table over its own layouts (cost/op_table.py), whose cells are the placements
+that the lists of all axes can give these layouts together. The sum of the least cells is a lower
+bound, and a weak one: tables that share a layout each take it stored as suits them. `agree` moves
+seconds between tables until they want the same: for each layout, every table's least seconds for
+each placement (its *min-marginals*) are replaced by their mean over the tables. The sum of all
+tables stays the same for every state, and the bound never falls. In the literature this is soft
+arc consistency, or dual block-coordinate ascent (Werner 2007; Kolmogorov 2015).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from shardwright.cost.model import CostModel
+from shardwright.cost.op_table import Share, candidates_of, op_seconds, part_of, shares
+from shardwright.search.axis_placements import AxisPlacements, TooLarge, find_axis_placements
+from shardwright.search.bounds import least_compute_s
+from shardwright.search.space import Space
+from shardwright.spmd.decisions import Decisions, Placement
+from shardwright.spmd.opclass import OpClass
+
+Scope = tuple[int, ...]  # layouts, ascending
+STEADY = 2e-4  # of the bound: less gained in SWEEPS sweeps is nothing
+SWEEPS = 5
+
+
+class Table(NamedTuple):
+    """The seconds of a star for each kind of the next axis."""
+
+    kind: np.ndarray  # [placements of the axis]
+    seconds: np.ndarray  # [kinds]
+    least: float
+    spread: float  # what the axis can change
+
+
+class Star:
+    """A table over a few layouts: op classes whose layouts lie within one scope."""
+
+    def __init__(self, scope: Scope, cells: np.ndarray, seconds: np.ndarray) -> None:
+        self.scope = scope
+        self.cells = cells  # [cells, scope] numbers of placements
+        self.seconds = seconds  # [cells]
+        self._groups: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+
+    def least(self, column: int) -> np.ndarray:
+        """[placements of a layout] the least seconds of each: the min-marginals."""
+        known = self._groups.get(column)
+        if known is None:
+            at = self.cells[:, column]
+            order = np.argsort(at, kind="stable")
+            starts = np.searchsorted(at[order], np.arange(int(at.max()) + 1))
+            known = self._groups[column] = order, starts
+        order, starts = known
+        return np.minimum.reduceat(self.seconds[order], starts)  # type: ignore[no-any-return]
+
+    def use(self, axes: Sequence[AxisPlacements], domains: Domains) -> None:
+        """Tabulates over the kinds of these axis placements from now on."""
+        found = [a.kinds(self.scope) for a in axes]
+        self.kind = [kind for kind, _ in found]  # [axes][placements]
+        columns = _grid(axes, [first for _, first in found], self.scope, domains)
+        keys = _keys(self.cells, domains, self.scope)
+        at = np.searchsorted(keys, _key(columns, domains, self.scope))
+        self._seconds = self.seconds[at]  # [kinds of axis 0, of axis 1, ...]
+        self._tables: dict[tuple[int, ...], Table] = {}
+
+    def of_axis(self, axis: int) -> np.ndarray:
+        """[kinds of an axis] the least seconds of each."""
+        rest = np.moveaxis(self._seconds, axis, 0)
+        return rest.reshape(len(rest), -1).min(1)  # type: ignore[no-any-return]
+
+    def keep(self, numbers: Sequence[np.ndarray]) -> None:
+        """From now on the placements of each axis are these."""
+        self.kind = [kind[rows] for kind, rows in zip(self.kind, numbers, strict=True)]
+
+    def below(self, chosen: Sequence[int]) -> Table:
+        """The least seconds for each kind of the next axis, given placements of those before it."""
+        kinds = tuple([int(kind[n]) for kind, n in zip(self.kind, chosen, strict=False)])
+        known = self._tables.get(kinds)
+        if known is None:
+            rest = self._seconds[kinds]
+            seconds = rest.reshape(len(rest), -1).min(1)
+            least, most = float(seconds.min()), float(seconds.max())
+            known = Table(self.kind[len(kinds)], seconds, least, most - least)
+            self._tables[kinds] = known
+        return known
+
+
+class Domains:
+    """The placements of each layout, numbered as they are met."""
+
+    def __init__(self, layouts: int) -> None:
+        self.placements: list[list[Placement]] = [[] for _ in range(layouts)]
+        self._number: list[dict[Placement, int]] = [{} for _ in range(layouts)]
+
+    def number(self, layout: int, placement: Placement) -> int:
+        known = self._number[layout]
+        if placement not in known:
+            known[placement] = len(known)
+            self.placements[layout].append(placement)
+        return known[placement]
+
+
+def _grid(
+    axes: Sequence[AxisPlacements], examples: Sequence[np.ndarray], scope: Scope, domains: Domains
+) -> list[np.ndarray]:
+    """[scope] the placement numbers of a layout for every combination of kinds of all axes."""
+    out = []
+    for layout in scope:
+        met: list[Placement] = [()]
+        at = np.zeros((), np.int64)  # [kinds of axis 0, ...] a number of `met`
+        for axis, rows in zip(axes, examples, strict=True):
+            columns = [axis.column[layout][earlier] for earlier in met]
+            atoms = axis.table[rows][:, columns].T.astype(np.int64)  # [met, kinds]
+            number: dict[tuple[int, int], int] = {}
+            pairs = [(m, int(atom)) for m in range(len(met)) for atom in np.unique(atoms[m])]
+            for pair in pairs:
+                number[pair] = len(number)
+            after = np.zeros(atoms.shape, np.int64)
+            for (m, atom), n in number.items():
+                after[m, atoms[m] == atom] = n
+            met = [(*met[m], atom) for m, atom in pairs]
+            at = after[at]
+        out.append(np.array([domains.number(layout, p) for p in met], np.int64)[at])
+    return out
+
+
+def _key(columns: Sequence[np.ndarray], domains: Domains, scope: Scope) -> np.ndarray:
+    """One number for each combination of placements of a scope."""
+    key = np.zeros((), np.int64)
+    for layout, column in zip(scope, columns, strict=True):
+        key = key * len(domains.placements[layout]) + column
+    return key
+
+
+def _keys(cells: np.ndarray, domains: Domains, scope: Scope) -> np.ndarray:
+    """[cells] the same of the cells of a star."""
+    return _key([cells[:, i] for i in range(len(scope))], domains, scope)
+
+
+class OpTables:
+    """The tables of op classes over what the lists can give their layouts, made when asked for."""
+
+    def __init__(self, space: Space, most_pairs: float, most_cells: int) -> None:
+        """`most_pairs` limits the work: of a candidate of an op and a cell of its table."""
+        self.space, self.model = space, space.model
+        self.domains = Domains(len(self.model.layouts.table))
+        self._left, self._most_cells = most_pairs, most_cells
+        self._scopes: dict[Scope, np.ndarray | None] = {}
+        self._seconds: dict[tuple[object, ...], np.ndarray | None] = {}
+        self.heavy = [_heavy(self.model, op) for op in self.model.classes.table]  # [classes]
+
+    def cells(self, scope: Scope) -> np.ndarray | None:
+        """[cells, scope] what the lists can give these layouts together; None: too many."""
+        if scope not in self._scopes:
+            self._scopes[scope] = self._find_cells(scope)
+        return self._scopes[scope]
+
+    def _find_cells(self, scope: Scope) -> np.ndarray | None:
+        try:
+            axes = find_axis_placements(self.space, self._most_cells, scope)
+        except TooLarge:
+            return None
+        examples = [a.kinds(scope)[1] for a in axes]
+        if math.prod(map(len, examples)) > self._most_cells:
+            return None
+        columns = _grid(axes, examples, scope, self.domains)
+        key = _key(columns, self.domains, scope)
+        _, first = np.unique(key, return_index=True)
+        if not scope:
+            return np.zeros((1, 0), np.int64)
+        return np.stack([c.reshape(-1)[first] for c in columns], 1)
+
+    def seconds(self, op: OpClass, share: Share) -> np.ndarray | None:
+        """[cells of its scope] what an op class is charged; None where that is too much work."""
+        key = (
+            op.index, share.compute, tuple(share.links), tuple(share.payments), tuple(share.leaves)
+        )  # fmt: skip
+        if key not in self._seconds:
+            self._seconds[key] = self._tabulate(op, share)
+        return self._seconds[key]
+
+    def _tabulate(self, op: OpClass, share: Share) -> np.ndarray | None:
+        scope = _scope(op)
+        cells = self.cells(scope)
+        if cells is None:
+            return None
+        domains = {i: self.domains.placements[i] for i in scope}
+        candidates = candidates_of(op, domains, self.model.prices)
+        pairs = len(candidates) * len(cells)
+        if pairs > self._left:
+            return None
+        self._left -= pairs
+        columns = {layout: cells[:, i] for i, layout in enumerate(scope)}
+        return op_seconds(op, share, domains, columns, candidates, self.model.prices)
+
+
+def _scope(op: OpClass) -> Scope:
+    return tuple(sorted(set(op.key_layouts)))
+
+
+class Relaxation:
+    """The stars of a space, and a constant for what has no table."""
+
+    def __init__(self, ops: OpTables, near: Decisions) -> None:
+        """`near` is a good state: the bound is tightest around it.
+
+        Heavy ops get their tables first; what has none has its least compute for a bound.
+        """
+        model = self.model = ops.model
+        self.ops, self.domains, self.constant_s = ops, ops.domains, 0.0
+        self.hidden = _hidden_shares(model, near)
+        coefficients = model.graph.hiding.coefficients(self.hidden)
+        charged = shares(
+            model.weights, model.choices(near), ops.heavy, model.graph.hiding, coefficients
+        )
+        tables: dict[Scope, np.ndarray] = {}
+        for op in sorted(model.classes.table, key=lambda op: (-ops.heavy[op.index], op.index)):
+            seconds = ops.seconds(op, charged[op.index])
+            if seconds is None:
+                compute = charged[op.index].compute
+                self.constant_s += compute * least_compute_s(model, op) if compute else 0.0
+            else:
+                scope = _scope(op)
+                tables[scope] = tables[scope] + seconds if scope in tables else seconds
+        self._add_traffic(tables, coefficients)
+        self.stars = self._merged(tables)
+
+    def _add_traffic(self, tables: dict[Scope, np.ndarray], coefficients: np.ndarray) -> None:
+        """What fused work moves through memory: in the first table that holds the layout."""
+        sizes, hiding = self.model.mesh.sizes, self.model.graph.hiding
+        for factor in self.model.graph.factors:
+            for layout, phase, per_byte in factor.traffic:
+                per_byte *= 1.0 - part_of(coefficients, hiding.compute_column(phase))
+                table = self.model.layouts.table[layout]
+                scope = next((s for s in tables if layout in s), (layout,))
+                cells = self.ops.cells(scope)
+                if cells is None:
+                    whole = table.local_bytes((), ()) * per_byte
+                    self.constant_s += whole / math.prod(sizes)
+                    continue
+                by_number = np.array([
+                    table.local_bytes(p, sizes) * per_byte for p in self.domains.placements[layout]
+                ])  # fmt: skip
+                before = tables.get(scope, np.zeros(len(cells)))
+                tables[scope] = before + by_number[cells[:, scope.index(layout)]]
+
+    def _merged(self, tables: dict[Scope, np.ndarray]) -> list[Star]:
+        """Stars; a table whose scope lies within another's is added to the smallest such."""
+        stars: dict[Scope, Star] = {}
+        for scope in sorted(tables, key=lambda s: (-len(s), s)):
+            cells = self.ops.cells(scope)
+            assert cells is not None
+            order = np.argsort(_keys(cells, self.domains, scope), kind="stable")
+            cells, seconds = cells[order], tables[scope][order]
+            above = [s for s in stars if set(scope) < set(s)]
+            if not above:
+                stars[scope] = Star(scope, cells, seconds)
+                continue
+            into = min(above, key=lambda s: (len(stars[s].seconds), s))
+            columns = [stars[into].cells[:, into.index(i)] for i in scope]
+            at = np.searchsorted(
+                _keys(cells, self.domains, scope), _key(columns, self.domains, scope)
+            )
+            stars[into].seconds = stars[into].seconds + seconds[at]
+        return list(stars.values())
+
+    @property
+    def bound_s(self) -> float:
+        """No state of the space takes less."""
+        return self.constant_s + sum(float(star.seconds.min()) for star in self.stars)
+
+    def agree(self, enough_s: float, sweeps: int, report: Callable[[float], None]) -> None:
+        """Raises the bound until it is enough or steady, or the sweeps are over."""
+        users: dict[int, list[tuple[Star, int]]] = {}
+        for star in self.stars:
+            for column, layout in enumerate(star.scope):
+                users.setdefault(layout, []).append((star, column))
+        order = [users[layout] for layout in sorted(users) if len(users[layout]) > 1]
+        before = self.bound_s
+        for sweep in range(sweeps):
+            for around in order if sweep % 2 == 0 else reversed(order):
+                _average(around)
+            bound = self.bound_s
+            report(bound)
+            if bound >= enough_s or not order:
+                break
+            if sweep % SWEEPS == SWEEPS - 1:
+                if bound < before * (1 + STEADY):
+                    break
+                before = bound
+
+
+def _average(around: Sequence[tuple[Star, int]]) -> None:
+    """Gives all tables that hold a layout the same min-marginals: the mean."""
+    least = [star.least(column) for star, column in around]
+    mean = sum(least[1:], least[0]) / len(around)
+    for (star, column), mine in zip(around, least, strict=True):
+        star.seconds = star.seconds + (mean - mine)[star.cells[:, column]]
+
+
+def _hidden_shares(model: CostModel, near: Decisions) -> np.ndarray:
+    """[phases] of compute, so that the bound of what is hidden is exact for a state."""
+    compute_s, link_s = model.columns(near)
+    shares: np.ndarray = (compute_s < link_s).astype(float)
+    return shares
+
+
+def _heavy(model: CostModel, op: OpClass) -> float:
+    """Seconds of an op class when nothing is split: what its table can tell."""
+    whole = model.prices.compute_s(op, op.sizes, [s.layout.local_bytes((), ()) for s in op.slots])
+    return float(model.weights.compute[op.index].sum()) * whole
