@@ -95,8 +95,10 @@ def compare(
     options = {f.name: given.pop(f.name) for f in fields(Options) if f.name in given}
     jobs = read_jobs(read_variants(variants, args, given, grid), mesh, device, options)
     unit, items = count(jobs, per)
+    if options.get("share"):  # whose functions are traced while planning: no work for a child
+        processes = 1
     found = plan_jobs(jobs, items, processes)
-    rows = _rows(jobs, found, items)
+    rows = make_rows(jobs, found, items)
     best = best_row(rows)
     plans = [Plan(one.record) if one.record is not None else None for one in found]
     if best is not None and (plan := plans[best]) is not None:
@@ -120,9 +122,12 @@ class Found(NamedTuple):
 
 
 def plan_jobs(
-    jobs: Sequence[Job], items: Sequence[float], processes: int | None = None
+    jobs: Sequence[Job], items: Sequence[float] | None, processes: int | None = None
 ) -> list[Found]:
-    """What is found for each job; those that decide the same are planned once."""
+    """What is found for each job; those that decide the same are planned once.
+
+    With the number of items that each processes, those are searched that may be the fastest.
+    """
     first: dict[str, int] = {}
     like = [i if job.why else first.setdefault(job.same, i) for i, job in enumerate(jobs)]
     found = {i: Found(why=job.why) for i, job in enumerate(jobs) if job.why}
@@ -131,11 +136,13 @@ def plan_jobs(
         if record is not None:
             found[i] = _planned(record)
     rest = [i for i in first.values() if i not in found]
-    looks = run_all([functools.partial(look, jobs[i]) for i in rest], processes)
-    found |= dict(zip(rest, looks, strict=True))
-    reached_s = [one.cost.step_s / items[i] for i, one in found.items() if one.cost is not None]
-    fastest_s = min(reached_s, default=math.inf)
-    hopeful = [i for i in rest if found[i].bound_s / items[i] <= fastest_s]
+    hopeful = rest
+    if items is not None:
+        looks = run_all([functools.partial(look, jobs[i]) for i in rest], processes)
+        found |= dict(zip(rest, looks, strict=True))
+        reached_s = [one.cost.step_s / items[i] for i, one in found.items() if one.cost is not None]
+        fastest_s = min(reached_s, default=math.inf)
+        hopeful = [i for i in rest if found[i].bound_s / items[i] <= fastest_s]
     searched = run_all([functools.partial(search_job, jobs[i]) for i in hopeful], processes)
     for i, one in zip(hopeful, searched, strict=True):
         found[i] = _kept(jobs[i], one)
@@ -169,7 +176,7 @@ def look(job: Job) -> Found:
 def search_job(job: Job) -> Found:
     """The plan of a job, or why there is none."""
     assert job.analysis is not None
-    options = replace(job.options, progress=None)
+    options = replace(job.options, progress=lambda _: None)  # rows are not told one by one
     try:
         return _planned(plan_program(job.variant.fn, job.analysis, job.meshes, options).record)
     except ShardwrightError as error:
@@ -190,7 +197,10 @@ def _kept(job: Job, found: Found) -> Found:
     return found._replace(record=replace(found.record, notes=(*found.record.notes, note)))
 
 
-def _rows(jobs: Sequence[Job], found: Sequence[Found], items: Sequence[float]) -> tuple[Row, ...]:
+def make_rows(
+    jobs: Sequence[Job], found: Sequence[Found], items: Sequence[float]
+) -> tuple[Row, ...]:
+    """The rows of a table, one per job."""
     first: dict[str, str] = {}  # job: the variant that has the same program on the same mesh
     rows = []
     for job, one, n in zip(jobs, found, items, strict=True):

@@ -164,6 +164,16 @@ class Plan:
 
         return explain(self.record)
 
+    def advice(self, *, seconds: float = 1.0, processes: int | None = None) -> Any:
+        """What would save memory or time, with its price: residuals, batch, mesh, devices.
+
+        Prints; has `.residuals`, `.instead`, `.to_html()` and `.to_dict()`. Other batches and
+        meshes are planned for that: `seconds` and `processes` as for compare().
+        """
+        from shardwright.advice import advise
+
+        return advise(self, self._require("advice()"), seconds=seconds, processes=processes)
+
     # Running --------------------------------------------------------------------------------
 
     def jit(self, fn: Callable[..., Any] | None = None, *, mesh: Any = None) -> PlannedFunction:

@@ -20,6 +20,8 @@ from pathlib import Path
 from select import select
 from typing import TypeVar
 
+from shardwright._jax import job
+
 T = TypeVar("T")
 
 PAYS_S = 1.0  # work that takes less in all is not worth the forks
@@ -46,7 +48,9 @@ def run_all(tasks: Sequence[Callable[[], T]], processes: int | None = None) -> l
 
 
 def _count(processes: int | None) -> int:
-    if not sys.platform.startswith("linux"):  # forks elsewhere are not safe or not there
+    # Elsewhere forks are not safe or not there; gRPC, which joins the processes of a job, does not
+    # survive one.
+    if not sys.platform.startswith("linux") or job() is not None:
         return 1
     return len(os.sched_getaffinity(0)) if processes is None else processes
 

@@ -6,10 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
+from jax.sharding import PartitionSpec
+
 from shardwright.analysis.analysis import Analysis, analyze_program
 from shardwright.analysis.table import human_bytes
 from shardwright.cost.model import CostModel
 from shardwright.errors import NoPlanFits, ShardwrightError
+from shardwright.lowering.specs import partition_spec
 from shardwright.mesh import Mesh
 from shardwright.options import Options
 from shardwright.program.fingerprint import argument_types, result_types
@@ -111,16 +114,27 @@ def search_shared(task: Task) -> tuple[CostModel, Found]:
     if not others:
         return _search_together(task)
     shared = task.shared(others)
-    model, found, error = None, None, None
+    _, alone = task.search()
     try:
         model, found = task.search(others)
-    except NoPlanFits as failure:
-        error = failure
-    _, alone = task.search()
-    if model is None or found is None:
-        raise _not_with(task, shared, error, alone)
+    except NoPlanFits as error:
+        raise _not_with(task, shared, error, alone) from None
     note = f"{shared.arrays} arrays are placed as in the plan of {shared.names}: "
-    return model, replace(found, notes=(*found.notes, note + _pays(found, alone)))
+    notes = (*found.notes, note + _pays(found, alone), *_elsewhere(task, shared))
+    return model, replace(found, notes=notes)
+
+
+def _elsewhere(task: Task, shared: Shared) -> Iterator[str]:
+    """What shardings of arguments say that are placed as in another plan, and not like that."""
+    program, names = task.analysis.program, task.mesh.names
+    for pin in program.pins:
+        if pin.value in shared.pinned:
+            here = partition_spec(
+                tuple(tuple(names[a] for a in on) for on in shared.pinned[pin.value])
+            )
+            if PartitionSpec(*pin.sharding.spec) != here:
+                where = program.where(pin.value)
+                yield f"not followed: {pin.by}({pin.sharding.spec}) at {where}, which is shared"
 
 
 def _pays(found: Found, alone: Found) -> str:
@@ -173,11 +187,8 @@ def _candidates(tasks: Sequence[Task], alone: Sequence[tuple[CostModel, Found]])
     return list(seen.values())[:SCREENED]
 
 
-def _not_with(
-    task: Task, shared: Shared, error: NoPlanFits | None, alone: Found
-) -> ShardwrightError:
+def _not_with(task: Task, shared: Shared, error: NoPlanFits, alone: Found) -> ShardwrightError:
     """The error for parameters that leave no room for a function, which fits without them so."""
-    assert error is not None
     names, facts = shared.names, error.facts
     return NoPlanFits(
         f"{error.what} for {task.name} with {shared.arrays} arrays placed as in the plan of"

@@ -105,16 +105,17 @@ def read_jobs(
         shared = None if variant.why else _trace_for_any_mesh(variant, asked[0][1])
         for shown, chosen in asked:
             try:
-                jobs.append(_job(variant, shown, chosen, shared, analyses))
+                jobs.append(make_job(variant, shown, chosen, shared, analyses))
             except ShardwrightError as error:
                 jobs.append(Job(variant, chosen, shown, why=reason(error)))
     return jobs
 
 
-def _job(
+def make_job(
     variant: Variant, shown: str, options: Options, shared: Program | None,
     analyses: dict[str, Analysis],
 ) -> Job:  # fmt: skip
+    """The job of a variant with these options; `shared` is its program where it is known."""
     meshes = candidate_meshes(options.mesh, options.device, options.devices)
     if variant.why:
         return Job(variant, options, shown, tuple(meshes), why=variant.why)

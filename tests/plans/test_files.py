@@ -173,7 +173,9 @@ UNSAID: dict[str, Any] = {"kinds": {}, "matrix_flops": 0.0, "timeline": Timeline
 def test_a_file_of_an_older_version(version: int, tmp_path: Path) -> None:
     """It says and does what it did, and is written as a file of this version."""
     old = sw.load(FILES / f"version_{version}.json")
-    device = dataclasses.replace(DEVICES["slow links"], hides={})  # which it did not say
+    device = dataclasses.replace(  # of which it did not say all
+        DEVICES["slow links"], hides={}, host_bytes_per_s=0.0
+    )
     plan = make(
         mesh=sw.Mesh({"data": 4, "model": 2}, wrap={"data": True}), device=device,
         donate_argnums=1, labels={"batch": "x[0]"}, memory=1e9, seconds=0.1, overlap=0.0,

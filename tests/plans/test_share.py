@@ -104,6 +104,16 @@ def test_an_init_makes_the_state_where_it_is_trained() -> None:
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
 
 
+def test_what_an_argument_says_of_itself_and_is_not_followed_is_told() -> None:
+    mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    where = jax.sharding.NamedSharding(mesh, jax.P("model"))
+    weights = jax.tree.map(lambda x: jax.device_put(x, where), state()[0])
+    plan = sw.partition(evaluate, weights, BATCH, share=trained(), **OPTIONS)
+    assert plan.specs() == shared("evaluate").specs()
+    told = [note for note in plan.record.notes if note.startswith("not followed: sharding(")]
+    assert len(told) == 2 and told[0].endswith("at weights['layers'][0]['down'], which is shared")
+
+
 def test_a_plan_from_a_file_is_shared_and_a_shared_plan_is_saved(tmp_path: Path) -> None:
     trained().save(tmp_path / "train.json")
     again = sw.partition(

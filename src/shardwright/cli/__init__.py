@@ -15,7 +15,7 @@ from shardwright.cli.judging import check, verify
 from shardwright.cli.listing import calibrate, devices, rules, zoo
 from shardwright.cli.planning import analyze, plan
 from shardwright.cli.reading import diff, explain, report, show, trace
-from shardwright.cli.variants import compare
+from shardwright.cli.variants import advice, compare
 from shardwright.errors import ShardwrightError
 
 __all__ = ["main"]
@@ -42,7 +42,7 @@ def main() -> None:
 
 
 for _command in (
-    plan, compare, explain, show, report, trace, diff, check, verify, analyze, devices, calibrate,
-    rules, zoo,
+    plan, compare, advice, explain, show, report, trace, diff, check, verify, analyze, devices,
+    calibrate, rules, zoo,
 ):  # fmt: skip
     main.add_command(_command)

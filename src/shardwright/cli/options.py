@@ -41,6 +41,10 @@ def _targets(_: Any, __: Any, typed: str) -> list[CompletionItem]:
 target_argument = click.argument("target", metavar="FILE:FUNCTION", shell_complete=_targets)
 plan_argument = click.argument("path", metavar="PLAN.json", type=click.Path(dir_okay=False))
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+cache_option = click.option(
+    "--cache/--no-cache", default=True, show_default=True,
+    help="Look up plans that were made before, and keep new ones.",
+)  # fmt: skip
 output_option = click.option(
     "-o", "--output", type=click.Path(dir_okay=False, allow_dash=True), callback=writable,
     help="Where to write; - is standard output.",
@@ -74,6 +78,7 @@ plan_options = options(
     click.option("--timeout", type=click.FloatRange(min=0), metavar="SECONDS",
                  help="End the search by the clock: another machine may find another plan."),
     click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same plan."),
+    cache_option,
     click.option("--save", type=click.Path(dir_okay=False, allow_dash=True), callback=writable,
                  help="Write the plan as JSON; - is standard output."),
     click.option("--html", type=click.Path(dir_okay=False, allow_dash=True), callback=writable,

@@ -30,7 +30,7 @@ def plan(
             seconds=given["seconds"], timeout=given["timeout"], seed=given["seed"],
             tactics=[parse_tactic(t) for t in given["tactics"]] or None,
             progress=search_progress(update), donate_argnums=donate or call.donated,
-            static_argnums=static,
+            static_argnums=static, cache=given["cache"],
         )  # fmt: skip
     files = (given["save"], given["html"])
     if given["save"] == STDOUT:

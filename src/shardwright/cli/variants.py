@@ -1,4 +1,4 @@
-"""The command line of comparisons: what users write, read into compare()'s arguments."""
+"""The commands that plan several things: comparisons and advice."""
 
 from __future__ import annotations
 
@@ -7,66 +7,58 @@ from typing import Any
 
 import click
 
-from shardwright.cli.input import find_arguments, find_object, parse_bytes, parse_mesh, parse_tactic
+from shardwright.api import partition
+from shardwright.cli.input import (
+    find_arguments,
+    find_call,
+    find_object,
+    parse_bytes,
+    parse_mesh,
+    parse_tactic,
+)
+from shardwright.cli.options import (
+    cache_option,
+    call_options,
+    json_option,
+    options,
+    target_argument,
+)
 from shardwright.cli.output import say, say_json, working, writable, write
 from shardwright.compare import compare as compare_all
 from shardwright.errors import ShardwrightError
+from shardwright.plan import load
 
 ARGUMENTS = "example_args"
+page_option = click.option(
+    "--html", type=click.Path(dir_okay=False, allow_dash=True), callback=writable,
+    help="Write it as a page; - is standard output.",
+)  # fmt: skip
 
 
 @click.command()
 @click.argument("targets", metavar="FILE:FUNCTION...", nargs=-1, required=True)
-@click.option(
-    "--args",
-    "arguments",
-    default=ARGUMENTS,
-    show_default=True,
-    metavar="FUNCTION|EXPR",
-    help="What gives the arguments; shapes are enough.",
-)
-@click.option(
-    "--grid",
-    multiple=True,
-    metavar="NAME=VALUE,...",
-    help="FILE:FUNCTION is a factory: its arguments. Once per argument.",
-)
-@click.option("--mesh", "meshes", multiple=True, required=True, help="Once per mesh; see `plan`.")
-@click.option(
-    "--device",
-    "devices",
-    multiple=True,
-    default=("tpu-v5e",),
-    show_default=True,
-    help="Once per kind of device; see `devices`.",
-)
-@click.option("--memory", help="Per device, e.g. 16GB; all that it has if not given.")
-@click.option("--tactic", "tactics", multiple=True, help="What you know, e.g. 'FSDP(data)'.")
-@click.option("--per", type=click.Choice(["token", "example", "step"]), help="What is counted.")
-@click.option("--donate", type=int, multiple=True, metavar="N", help="An argument to donate.")
-@click.option("--static", type=int, multiple=True, metavar="N", help="A static argument.")
-@click.option(
-    "--seconds",
-    type=click.FloatRange(min=0),
-    help="Roughly how much to search for each row, counted in work.",
-)
-@click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same plans.")
-@click.option("--processes", type=click.IntRange(min=1), help="How many plan at once.")
-@click.option(
-    "--cache/--no-cache",
-    default=True,
-    show_default=True,
-    help="Look up plans that were made before.",
-)
-@click.option("--save", type=click.Path(dir_okay=False), help="Write the best plan as JSON.")
-@click.option(
-    "--html",
-    type=click.Path(dir_okay=False, allow_dash=True),
-    callback=writable,
-    help="Write the comparison as a page; - is standard output.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
-def compare(targets: tuple[str, ...], arguments: str, **given: Any) -> None:  # fmt: skip
+@call_options
+@options(
+    click.option("--grid", multiple=True, metavar="NAME=VALUE,...",
+                 help="FILE:FUNCTION is a factory: its arguments. Once per argument."),
+    click.option("--mesh", "meshes", multiple=True, required=True,
+                 help="Once per mesh; see `plan`."),
+    click.option("--device", "devices", multiple=True, default=("tpu-v5e",), show_default=True,
+                 help="Once per kind of device; see `devices`."),
+    click.option("--memory", help="Per device, e.g. 16GB; all that it has if not given."),
+    click.option("--tactic", "tactics", multiple=True, help="What you know, e.g. 'FSDP(data)'."),
+    click.option("--per", type=click.Choice(["token", "example", "step"]), help="What is counted."),
+    click.option("--seconds", type=click.FloatRange(min=0),
+                 help="Roughly how much to search for each row, counted in work."),
+    click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same plans."),
+    click.option("--processes", type=click.IntRange(min=1), help="How many plan at once."),
+    click.option("--save", type=click.Path(dir_okay=False), callback=writable,
+                 help="Write the best plan as JSON."),
+)  # fmt: skip
+@cache_option
+@page_option
+@json_option
+def compare(targets: tuple[str, ...], arguments: str, **given: Any) -> None:
     """Plan variants on several meshes and devices. Exit code 1 when nothing fits.
 
     Several functions are variants by name; one factory with --grid is called with every
@@ -84,20 +76,55 @@ def compare(targets: tuple[str, ...], arguments: str, **given: Any) -> None:  # 
     (first, args), *_ = variants.values()
     with working("comparing"):
         found = compare_all(
-        *((first, *args) if grid else (variants,)), grid=grid or None,
-        mesh=[parse_mesh(text) for text in given["meshes"]], device=list(given["devices"]),
-        memory=parse_bytes(given["memory"]), per=given["per"], processes=given["processes"],
-        tactics=[parse_tactic(text) for text in given["tactics"]] or None,
-        seconds=given["seconds"], seed=given["seed"], cache=given["cache"],
-        donate_argnums=given["donate"], static_argnums=given["static"],
-    )  # fmt: skip
+            *((first, *args) if grid else (variants,)), grid=grid or None,
+            mesh=[parse_mesh(text) for text in given["meshes"]], device=list(given["devices"]),
+            memory=parse_bytes(given["memory"]), per=given["per"], processes=given["processes"],
+            tactics=[parse_tactic(text) for text in given["tactics"]] or None,
+            seconds=given["seconds"], seed=given["seed"], cache=given["cache"],
+            donate_argnums=given["donate"], static_argnums=given["static"],
+        )  # fmt: skip
     if given["save"] and found.best is not None:
         found.best.save(given["save"])
+    _say(found, given)
+    if found.best is None:
+        raise click.exceptions.Exit(1)
+
+
+@click.command()
+@target_argument
+@call_options
+@options(
+    click.option("--plan", "path", metavar="PLAN.json", help="A saved plan of the function."),
+    click.option("--mesh", help="Without a saved plan: what to plan for; see `plan`."),
+    click.option("--device", default="tpu-v5e", show_default=True, help="A kind: see `devices`."),
+    click.option("--memory", help="Per device, e.g. 16GB; all that it has if not given."),
+)  # fmt: skip
+@cache_option
+@page_option
+@json_option
+def advice(target: str, arguments: str, **given: Any) -> None:
+    """What would save memory or time, with its price: residuals, batch, mesh, devices."""
+    call = find_call(target, arguments)
+    if (given["path"] is None) == (given["mesh"] is None):
+        raise ShardwrightError("advice is on a plan", try_="--mesh data=4,model=4, or --plan FILE")
+    with working("planning"):
+        if given["path"] is not None:
+            plan = load(given["path"]).bind(call.fn, *call.args)
+        else:
+            plan = partition(
+                call.fn, *call.args, mesh=parse_mesh(given["mesh"]), device=given["device"],
+                memory=parse_bytes(given["memory"]), static_argnums=given["static"],
+                donate_argnums=given["donate"] or call.donated, cache=given["cache"],
+            )  # fmt: skip
+        found = plan.advice()
+    _say(found, given)
+
+
+def _say(found: Any, given: dict[str, Any]) -> None:
+    """Prints a comparison or advice, and writes its page."""
     if given["html"]:
         write(given["html"], found.to_html())
     say_json(found.to_dict()) if given["as_json"] else say(str(found))
-    if found.best is None:
-        raise click.exceptions.Exit(1)
 
 
 def _axis(text: str) -> tuple[str, list[Any]]:

@@ -73,6 +73,7 @@ class Device:
     clock_hz: float = 0.0  # of the cycles that a compiler estimates; 0: it estimates none
     memory_bytes: int
     memory_bytes_per_s: float
+    host_bytes_per_s: float = 0.0  # to its host's memory, or from it; 0: not known
     reserved_bytes: int = 0  # kept by the runtime: a plan may use memory_bytes - reserved_bytes
     scratch_bytes: int = 0  # what a library takes for one dot, at most what the dot reads
     buffer_bytes: int = 1  # every buffer takes a multiple of this

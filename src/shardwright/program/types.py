@@ -239,6 +239,15 @@ class Program:
         return format_program(self)
 
 
+def is_backward(program: Program, op: Op) -> bool:
+    """Whether an op, or a loop around it, belongs to a backward pass."""
+    region = op.region
+    while not op.transposed and region != TOP:
+        op = program.ops[program.regions[region].op]
+        region = program.regions[region].parent
+    return op.transposed
+
+
 LONGEST_RECIPE = 16  # ops in a row; a longer constant subgraph is computed once and stored
 
 

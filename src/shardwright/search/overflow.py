@@ -9,9 +9,8 @@ from shardwright.cost.breakdown import live_values, peak_breakdown
 from shardwright.cost.model import CostModel
 from shardwright.errors import NoPlanFits, ShardwrightError
 from shardwright.mesh import Mesh
-from shardwright.program.types import NO_OP
+from shardwright.program.types import NO_OP, is_backward
 from shardwright.search.objective import Objective
-from shardwright.search.roles import is_backward
 from shardwright.search.screen import screen
 from shardwright.search.tactics import Tactic
 from shardwright.search.wishes import constrained_model

@@ -17,7 +17,7 @@ import numpy as np
 
 from shardwright.analysis.analysis import Analysis
 from shardwright.program.ties import Tie
-from shardwright.program.types import LITERAL, TOP, Op, Program
+from shardwright.program.types import LITERAL, TOP, Op, Program, is_backward
 from shardwright.rules.rule import MATRIX
 
 # Another group is data too when it is on this part of the activation bytes that batch is on.
@@ -214,15 +214,6 @@ def _largest_leading(analysis: Analysis, groups_of: list[list[tuple[int, int]]])
     leading = {g for v in analysis.program.inputs for g, dim in groups_of[v] if dim == 0}
     found = sorted(leading & set(worth), key=lambda g: (-worth[g].activation_bytes, g))
     return tuple(found[:1])
-
-
-def is_backward(program: Program, op: Op) -> bool:
-    """Whether an op, or a loop around it, belongs to a backward pass."""
-    region = op.region
-    while not op.transposed and region != TOP:
-        op = program.ops[program.regions[region].op]
-        region = program.regions[region].parent
-    return op.transposed
 
 
 def _contracted(analysis: Analysis) -> set[int]:

@@ -1,0 +1,105 @@
+"""Published choices of what to rematerialise, among all choices as compare() ranks them.
+
+    python -m benchmarks.published_remat          # one row per model, hardware and policy
+    python -m benchmarks.published_remat --all    # every row of measured.csv that names a policy
+
+For each published step the same model is compared under every policy, on the published mesh with
+the memory that the device has; with the published strategy, or, where the policy does not fit
+under our replay of it, with a plan that is searched (MaxText also splits the residual stream over
+tensor ranks, which no named tactic does). The published policy must fit, and the best one must be
+predicted to be at least as fast. Where activations were offloaded to the host, what waits for the
+backward pass does not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import shardwright as sw
+from benchmarks.measured import Row, mesh_of, model_of, read_rows
+from benchmarks.measured_models import KEEPS, train_step
+from shardwright.cost.residuals import NOTHING, find_residuals
+from shardwright.report.words import columns, human_bytes, human_seconds
+
+OFFLOADED = "offloaded"
+
+
+def compared(row: Row, *, free: bool = False) -> sw.Comparison:
+    """All policies for the model of a row, on its mesh: with its strategy, or as searched."""
+    mesh, tactics = mesh_of(row)
+
+    def make(keeps: str) -> Any:
+        example = train_step(replace(model_of(row), keeps=keeps), row.model)
+        return example.fn, example.args
+
+    return sw.compare(
+        make, grid={"keeps": list(KEEPS)}, mesh=mesh, device=row.device,
+        tactics=None if free else tactics, donate_argnums=0,
+    )  # fmt: skip
+
+
+def offloaded_bytes(row: Row) -> int:
+    """Bytes per device that wait for the backward pass under the published policy."""
+    mesh, tactics = mesh_of(row)
+    example = train_step(model_of(row), row.model)
+    plan = sw.partition(
+        example.fn, *example.args, mesh=mesh, device=row.device, tactics=tactics, memory=10**15,
+        donate_argnums=0,
+    )  # fmt: skip
+    bound = plan._require("this benchmark")
+    rows = {one.what: one for one in find_residuals(bound.model, bound.decisions, 0)}
+    saved = rows[NOTHING].saves_bytes if NOTHING in rows else 0
+    return plan.cost.peak_bytes - saved
+
+
+def judge(row: Row) -> tuple[bool, tuple[str, ...]]:
+    """(whether the published choice fits and the best is as fast, a row of the table)."""
+    found, published, how = compared(row), f"keeps={model_of(row).keeps}", "fits"
+    mine = next(r for r in found.rows if r.variant == published)
+    if not mine.fits and OFFLOADED not in row["remat"]:
+        found, how = compared(row, free=True), "fits as searched"
+        mine = next(r for r in found.rows if r.variant == published)
+    fits, peak = mine.fits, mine.cost.peak_bytes if mine.cost else 0
+    if not fits and OFFLOADED in row["remat"]:
+        peak = offloaded_bytes(row)
+        fits = peak <= mine.limit_bytes
+    best = found.rows[found.record.best] if found.record.best is not None else None
+    faster = best is not None and (mine.item_s is None or (best.item_s or 0.0) <= mine.item_s)
+    return fits and faster, (
+        f"{row.model}, {row['chips']} x {row.device}", published.removeprefix("keeps="),
+        f"{human_bytes(peak)} of {human_bytes(mine.limit_bytes)}" if peak else mine.why,
+        how if fits else "DOES NOT FIT", human_seconds(row.measured_s),
+        human_seconds(mine.cost.step_s) if mine.cost else "-",
+        f"{best.variant.removeprefix('keeps=')} {human_seconds(best.cost.step_s)}"
+        if best is not None and best.cost is not None else "-",
+    )  # fmt: skip
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Prints the table; returns 1 when a published choice does not fit, or nothing is as fast."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--all", action="store_true", help="every row, not one per choice")
+    parser.add_argument("--only", default="", help="a part of the names of rows")
+    given = parser.parse_args(argv)
+    rows = [
+        r for r in read_rows() if r["remat"] not in ("", "recipe default") and given.only in r.name
+    ]
+    if not given.all:
+        rows = list({(r.model, r.device, r["remat"]): r for r in reversed(rows)}.values())[::-1]
+    head = ("model", "published", "memory", "", "measured", "predicted", "best predicted")
+    table, good = [head], 0
+    for row in rows:
+        ok, cells = judge(row)
+        good += ok
+        table.append(cells)
+        print("  ".join(cells), flush=True)
+    print(columns(table, right=(4, 5), indent=0))
+    print(f"{good} of {len(rows)} published choices fit and are no faster than the best predicted")
+    return int(good < len(rows))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,131 @@
+"""plan.advice(): what would save memory or time, and what it would cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from shardwright.compare import count, make_rows, plan_jobs
+from shardwright.cost.residuals import Residual, find_residuals
+from shardwright.errors import ShardwrightError
+from shardwright.options import Options, read_options
+from shardwright.plan import Bound, Plan
+from shardwright.program.types import Program
+from shardwright.record.advice import AdviceRecord
+from shardwright.record.comparison import Row
+from shardwright.record.plain import encode
+from shardwright.search.roles import find_roles
+from shardwright.variants import Job, Variant, make_job, reason
+
+LINES = 8  # of residuals that are told
+NOW, BATCH, MESH, DEVICES = "this plan", "twice the batch", "another mesh", "twice the devices"
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What would save memory or time, with its price."""
+
+    record: AdviceRecord
+
+    @property
+    def residuals(self) -> tuple[Residual, ...]:
+        """What could be recomputed or offloaded: policies, then lines, most bytes first."""
+        return self.record.residuals
+
+    @property
+    def instead(self) -> tuple[Row, ...]:
+        """A larger batch, another mesh, more devices: rows as those of compare()."""
+        return self.record.instead
+
+    def __str__(self) -> str:
+        from shardwright.report.advice import format_advice
+
+        return format_advice(self.record)
+
+    def to_html(self) -> str:
+        """The advice as one self-contained page."""
+        from shardwright.report.advice import advice_html
+
+        return advice_html(self.record)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The advice as plain data, for JSON."""
+        return encode(self.record)
+
+
+def advise(plan: Plan, bound: Bound, *, seconds: float, processes: int | None) -> Advice:
+    """The advice on a plan that is bound to its program."""
+    record, model = plan.record, bound.model
+    jobs = _jobs(plan, bound, seconds)
+    per, items = count([_job_of(plan, bound), *jobs], None)
+    rows = make_rows(jobs, plan_jobs(jobs, None, processes), items[1:])
+    now = Row(
+        variant=NOW, mesh=str(plan.mesh), devices=plan.mesh.size, device=plan.device.name,
+        cost=plan.cost, limit_bytes=record.limit_bytes, items=items[0], searched=True,
+    )  # fmt: skip
+    notes = ("other meshes and batches are planned without your tactics",)
+    return Advice(AdviceRecord(
+        program=record.program, per=per, now=now, memory=record.memory,
+        residuals=tuple(find_residuals(model, bound.decisions, LINES)), instead=rows,
+        notes=notes if record.asked.tactics else (),
+    ))  # fmt: skip
+
+
+def _options(plan: Plan, seconds: float | None = None, **changes: Any) -> Options:
+    """The options of a plan, without its tactics."""
+    asked = plan.record.asked
+    return read_options(**{
+        "mesh": plan.mesh, "device": plan.device, "memory": asked.memory, "seed": asked.seed,
+        "labels": asked.labels or None, "donate_argnums": asked.donate_argnums,
+        "static_argnums": asked.static_argnums, "tie": asked.tie, "seconds": seconds,
+        "overlap": plan.cost.overlap,
+    } | changes)  # fmt: skip
+
+
+def _call(bound: Bound, factor: int = 1) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """(args, kwargs) of shapes as the plan has them, with so many times the examples."""
+    program, roles = bound.program, find_roles(bound.model.analysis)
+    leaves = []
+    for v in program.inputs:
+        value = program.values[v]
+        batch = [dim for group, dim in roles.groups_of[v] if group in roles.batch]
+        shape = list(value.shape)
+        if batch and v not in roles.weights:
+            shape[min(batch)] *= factor
+        leaves.append(jax.ShapeDtypeStruct(tuple(shape), value.dtype))
+    return program.signature.call(leaves)
+
+
+def _job_of(plan: Plan, bound: Bound) -> Job:
+    """The plan itself as a job."""
+    args, kwargs = _call(bound)
+    variant = Variant(NOW, bound.fn, args, kwargs)
+    return Job(variant, _options(plan), str(plan.mesh), (plan.mesh,), bound.model.analysis)
+
+
+def _jobs(plan: Plan, bound: Bound, seconds: float) -> list[Job]:
+    """What could be done instead."""
+    size, free = plan.mesh.size, dict.fromkeys(plan.mesh.names)
+    args, kwargs = _call(bound)
+    twice = Variant(BATCH, bound.fn, *_call(bound, factor=2))
+    same, options = bound.program, _options(plan, seconds)
+    asked: list[tuple[Variant, Options, Program | None]] = [(twice, options, None)]
+    if not (plan.mesh.dcn or plan.mesh.links or plan.mesh.wrap):  # which say what the axes are
+        other: Any = free if len(free) > 1 else size
+        asked += [
+            (Variant(MESH, bound.fn, args, kwargs),
+             _options(plan, seconds, mesh=other, devices=size), same),
+            (Variant(DEVICES, bound.fn, args, kwargs),
+             _options(plan, seconds, mesh=free, devices=2 * size), same),
+        ]  # fmt: skip
+    jobs = []
+    for variant, chosen, program in asked:
+        count_ = chosen.devices or size
+        shown = str(plan.mesh) if variant is twice else f"{count_} devices"
+        try:
+            jobs.append(make_job(variant, shown, chosen, program, {}))
+        except ShardwrightError as error:  # it takes no other batch, or there are no such devices
+            jobs.append(Job(variant, chosen, shown, why=reason(error)))
+    return jobs

@@ -1,0 +1,122 @@
+"""Advice as text and as a page."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+
+import jinja2
+
+from shardwright.cost.residuals import NO_DOTS, NOTHING, Residual
+from shardwright.record.advice import AdviceRecord
+from shardwright.record.comparison import Row
+from shardwright.report.words import (
+    change,
+    columns,
+    human_bytes,
+    human_seconds,
+    percent,
+    short_path,
+)
+
+POLICIES = {
+    NO_DOTS: "all but results of dots, jax.checkpoint with policy dots_saveable",
+    NOTHING: "all inside loops, jax.checkpoint around the loop's body",
+}
+BUFFERS = 6  # shown of the peak
+LEAST = 1e-3  # of a step: a mesh that saves less is no better
+
+
+def format_advice(record: AdviceRecord) -> str:
+    """The peak, what could be recomputed or offloaded, and what could be done instead."""
+    now, cost = record.now, record.now.cost
+    assert cost is not None
+    blocks = [
+        f"{record.program} on {now.mesh}, {now.devices} x {now.device}:"
+        f" {human_seconds(cost.step_s)} a step, {human_bytes(cost.peak_bytes)} of"
+        f" {human_bytes(now.limit_bytes)} per device",
+        f"At the peak, {record.memory.at}\n" + columns(peak(record), right=(0,)),
+        "Could be recomputed, or offloaded to the host\n" + residual_table(record),
+        "Instead\n" + columns([(row.variant, instead(record, row)) for row in record.instead]),
+        "\n".join(f"note: {line}" for line in record.notes),
+    ]
+    return "\n\n".join(block for block in blocks if block)
+
+
+def peak(record: AdviceRecord) -> list[tuple[str, str]]:
+    """(bytes, what) of what stands at the peak."""
+    kinds = sorted(record.memory.by_kind.items(), key=lambda row: -row[1])
+    rows = [(human_bytes(size), f"{kind}, all") for kind, size in kinds]
+    return rows + [
+        (human_bytes(b.bytes), f"{b.kind}: {b.count} x {b.shape} of {short_path(b.where)}")
+        for b in record.memory.buffers[:BUFFERS]
+    ]
+
+
+def residual_table(record: AdviceRecord) -> str:
+    """A row for each policy and line."""
+    if not record.residuals:
+        return "  nothing that would lower the peak"
+    head = ("bytes", "saves", "recompute", "offload", "")
+    rows = [residual(record, row) for row in record.residuals]
+    return columns([head, *rows], right=(0, 1, 2, 3))
+
+
+def residual(record: AdviceRecord, row: Residual) -> tuple[str, str, str, str, str]:
+    """(bytes, bytes saved, seconds to recompute, seconds to offload, what)"""
+    step_s = record.now.cost.step_s if record.now.cost else 0.0
+    sign = "-" if row.recompute_s < 0 else "+"
+    recompute = f"{sign}{human_seconds(abs(row.recompute_s))}"
+    share = change(step_s + row.recompute_s, step_s)
+    offload = "-" if row.offload_s is None else f"+{human_seconds(row.offload_s)}"
+    what = POLICIES.get(row.what) or f"{row.count} x {row.shape} of {short_path(row.what)}"
+    return (
+        human_bytes(row.bytes), human_bytes(row.saves_bytes), f"{recompute} ({share})", offload,
+        what,
+    )  # fmt: skip
+
+
+def instead(record: AdviceRecord, row: Row) -> str:
+    """What another batch, mesh or number of devices brings."""
+    now = record.now
+    if row.cost is None or row.item_s is None or now.item_s is None or now.cost is None:
+        return row.why
+    where = "" if row.mesh == now.mesh else f"{row.mesh}: "
+    same_work = row.items == now.items and row.devices == now.devices
+    if same_work and row.item_s > (1 - LEAST) * now.item_s:
+        return f"no other shape of {row.devices} devices is faster"
+    return (
+        f"{where}{human_seconds(row.item_s)} per {record.per}"
+        f" ({change(row.item_s, now.item_s)}), {human_bytes(row.cost.peak_bytes)}"
+        f" ({percent(row.cost.peak_bytes, row.limit_bytes)}) per device"
+    )
+
+
+def advice_html(record: AdviceRecord) -> str:
+    """One self-contained page."""
+    return _template().render(record=record, sections=list(_sections(record)))
+
+
+Table = list[tuple[str, ...]]
+
+
+def _sections(record: AdviceRecord) -> Iterator[tuple[str, tuple[str, ...], Table]]:
+    """(heading, names of the columns, rows)"""
+    yield f"At the peak, {record.memory.at}", ("bytes", "what"), [*peak(record)]
+    yield (
+        "Could be recomputed, or offloaded to the host",
+        ("bytes", "saves", "recompute", "offload", "what"),
+        [residual(record, row) for row in record.residuals],
+    )
+    rows: Table = [(row.variant, instead(record, row)) for row in record.instead]
+    yield "Instead", ("what", "brings"), rows
+
+
+@functools.cache
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("shardwright.report", "templates"),
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined,
+    )  # fmt: skip
+    environment.filters |= {"seconds": human_seconds, "bytes": human_bytes}
+    return environment.get_template("advice.html.j2")
