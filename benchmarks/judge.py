@@ -1,65 +1,82 @@
-"""Plans judged by the TPU compiler: its cycle estimates plus our link formulas on its collectives.
+"""Plans judged by the TPU compiler: its schedule replayed, beside what was predicted.
 
-    python benchmarks/judge.py --batch 8            # needs the [tpu] extra; minutes per row
+    python -m benchmarks.judge [--case NAME ...]     # needs the [tpu] extra; minutes per row
 
-The program is the one of the README: GPT of 2 layers, D=2048, F=8192, V=32768, sequence 2048,
-AdamW, bf16 compute, on 16 TPU v5e as data=4 x model=4. Not part of `make bench`: it is a referee.
+On 16 TPU v5e as data=4 x model=4. GPT is the program of the README: 2 layers, D=2048, F=8192,
+V=32768, sequence 2048, AdamW, bf16 compute. Llama is 8 scanned layers of Llama 3 8B. Compute is the
+compiler's cycle estimate, links are our formulas on its collectives, exposed is what the order of
+its schedule leaves of them. Not part of `make bench`: it is a referee.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 import shardwright as sw
-from shardwright.cost.devices import device
-from shardwright.cost.links import Network
-from shardwright.referee.compiled import read_collectives
-from shardwright.referee.verify import compile_plan
+from shardwright.search.tactics import Tactic
 from shardwright.zoo import transformer
+from shardwright.zoo.example import Example
 
-CLOCK_HZ = 1.5e9  # TPU v5e: 1.97e14 bf16 FLOP/s over 4 x 128 x 128 x 2 FLOP a cycle
-MESH = {"data": 4, "model": 4}
-ROWS = {
-    "DP + Megatron": [sw.DataParallel("data"), sw.Megatron("model")],
-    "FSDP + Megatron": [sw.FSDP("data"), sw.Megatron("model")],
-    "FSDP over both axes": [sw.FSDP("data"), sw.FSDP("model")],
-    "found by Shardwright": None,
+MESH, TARGET = {"data": 4, "model": 4}, "tpu:v5e:4x4"
+DP_MEGATRON = (sw.DataParallel("data"), sw.Megatron("model"))
+FSDP_MEGATRON = (sw.FSDP("data"), sw.Megatron("model"))
+FSDP = (sw.FSDP("data"), sw.FSDP("model"))
+FOUND = None
+
+
+def gpt(batch: int) -> Example:
+    return transformer.train(replace(transformer.PRESETS["gpt_2l"], batch=batch), "judge")
+
+
+def llama() -> Example:
+    config = replace(transformer.PRESETS["llama_8b"], layers=8, scan=True, batch=16, seq=4096)
+    return transformer.train(config, "judge")
+
+
+Case = tuple[Callable[[], Example], tuple[Tactic, ...] | None]
+CASES: dict[str, Case] = {
+    "GPT b8, found": (lambda: gpt(8), FOUND),
+    "GPT b8, DP + Megatron": (lambda: gpt(8), DP_MEGATRON),
+    "GPT b8, FSDP + Megatron": (lambda: gpt(8), FSDP_MEGATRON),
+    "GPT b32, found": (lambda: gpt(32), FOUND),
+    "GPT b32, FSDP": (lambda: gpt(32), FSDP),
+    "Llama, found": (llama, FOUND),
+    "Llama, FSDP": (llama, FSDP),
 }
 
 
-def judge(batch: int, rows: list[str]) -> None:
-    """Prints one line per strategy: predicted, judged, memory."""
-    example = transformer.train(replace(transformer.PRESETS["gpt_2l"], batch=batch), "judge")
-    network = Network(sw.Mesh.of(MESH), device("tpu-v5e"))
-    print(
-        f"{'strategy':24} {'predicted':>10} {'judged':>10} {'compute':>9} {'links':>9} {'peak':>9}"
-    )
-    for name in rows:
-        start = time.perf_counter()
-        plan = sw.partition(
-            example.fn, *example.args, mesh=MESH, device="tpu-v5e", donate_argnums=0,
-            tactics=ROWS[name], cache=False,
-        )  # fmt: skip
-        planned = time.perf_counter() - start
-        compiled = compile_plan(plan, "tpu:v5e:4x4")
-        links_s = sum(
-            c.count * network.seconds(c.kind, c.axes or tuple(MESH), c.bytes)
-            for c in read_collectives(compiled.hlo, MESH)
-        )
-        compute_s = (compiled.cycles or 0) / CLOCK_HZ
-        print(
-            f"{name:24} {plan.cost.step_s * 1e3:7.1f} ms {(compute_s + links_s) * 1e3:7.1f} ms"
-            f" {compute_s * 1e3:6.1f} ms {links_s * 1e3:6.1f} ms"
-            f" {compiled.memory.peak_bytes / 1e9:6.2f} GB   planned in {planned:.1f} s",
-            flush=True,
-        )
+def judge(name: str) -> str:
+    """The row of one case: predicted / replayed, and the peak."""
+    make, tactics = CASES[name]
+    example, start = make(), time.perf_counter()
+    plan = sw.partition(
+        example.fn, *example.args, mesh=MESH, device="tpu-v5e",
+        donate_argnums=example.donate_argnums, tactics=tactics, cache=False,
+    )  # fmt: skip
+    planned_s = time.perf_counter() - start
+    found = plan.verify(TARGET)
+    here, there = found.predicted_seconds, found.seconds
+    pairs = [
+        (here.compute_s, there.compute_s), (here.link_s, there.link_s),
+        (here.exposed_s, there.exposed_s), (here.step_s, there.step_s),
+    ]  # fmt: skip
+    cells = [f"{a * 1e3:.1f} / {b * 1e3:.1f} ms" for a, b in pairs]
+    peak = f"{found.predicted_peak_bytes / 1e9:.2f} / {found.compiled_peak_bytes / 1e9:.2f} GB"
+    return f"| {' | '.join([name, *cells, peak])} | {planned_s:.1f} s |"
+
+
+def main() -> None:
+    """Prints the table, a row as soon as it is there."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--case", action="append", choices=list(CASES))
+    print("| predicted / replayed | compute | links | exposed | step | peak | planned in |")
+    print("|---|---|---|---|---|---|---|", flush=True)
+    for name in parser.parse_args().case or CASES:
+        print(judge(name), flush=True)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--row", action="append", choices=list(ROWS))
-    given = parser.parse_args()
-    judge(given.batch, given.row or list(ROWS))
+    main()

@@ -423,15 +423,18 @@ class Plan:
         seed: int = 0,
         args: tuple[Any, ...] | None = None,
         kwargs: Mapping[str, Any] | None = None,
+        progress: Callable[[str], None] | None = None,
     ) -> Any:
         """Predicted against compiled, for the current devices or a target without hardware.
 
         `run` also compares results with the unsharded function's: on random arguments, with
         indices in and out of range, or on your own, `args=(params, batch)`, as in a call.
+        `progress=print` is told every few seconds how long the compiler has been at it.
         """
-        from shardwright.referee.verify import verify_plan
+        from shardwright.referee.verify import reporting, verify_plan
 
-        return verify_plan(self, target, run=run, seed=seed, args=args, kwargs=kwargs)
+        with reporting(progress, f"compiling for {target or 'the current devices'}"):
+            return verify_plan(self, target, run=run, seed=seed, args=args, kwargs=kwargs)
 
     # Files ----------------------------------------------------------------------------------
 

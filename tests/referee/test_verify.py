@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -236,3 +237,14 @@ def test_keys_of_every_kind(impl: str) -> None:
         return x + jax.random.normal(key, x.shape)
 
     assert plan(noisy, jax.random.key(0, impl=impl), TABLE).verify(run=True).numbers_agree
+
+
+def test_progress_is_told_while_it_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shardwright.referee.verify.REPORT_EVERY_S", 0.01)
+    told: list[str] = []
+    with verify.reporting(told.append, "compiling for tpu:v5e:4x4"):
+        time.sleep(0.1)
+    assert told[0] == "compiling for tpu:v5e:4x4"
+    assert told[1] == "compiling for tpu:v5e:4x4: 0 s"
+    with verify.reporting(None, "nobody asks"):
+        pass

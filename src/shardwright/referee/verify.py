@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
 # What may lie between predicted and compiled for a plan to be called verified.
 LINK_TOLERANCE = 0.10
 MEMORY_TOLERANCE = 0.15
+REPORT_EVERY_S = 5.0
 GIVEN = "your arguments"  # what a run on them is called
 # Collectives that the link model does not have, and what they are priced as.
 PRICED_AS = {"ragged-all-to-all": "all-to-all", "collective-broadcast": "all-gather"}
@@ -130,6 +134,28 @@ class Verification:
         from shardwright.report.verification import format_verification
 
         return format_verification(self)
+
+
+@contextmanager
+def reporting(progress: Callable[[str], None] | None, what: str) -> Iterator[None]:
+    """Tells every few seconds how long something has been running."""
+    if progress is None:
+        yield
+        return
+    start, over = time.monotonic(), threading.Event()
+
+    def report() -> None:
+        while not over.wait(REPORT_EVERY_S):
+            progress(f"{what}: {time.monotonic() - start:.0f} s")
+
+    progress(what)
+    reporter = threading.Thread(target=report, daemon=True)
+    reporter.start()
+    try:
+        yield
+    finally:
+        over.set()
+        reporter.join()
 
 
 def verify_plan(
