@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import permutations
+from itertools import combinations, permutations
 
 from shardwright.search.tactics import (
     FSDP,
@@ -41,6 +41,15 @@ def compositions(names: tuple[str, ...]) -> Iterator[tuple[Tactic, ...]]:
             yield tuple(kind(a) for a in names)
         yield tuple(ZeRO(2, a) for a in names)
         yield (*(Megatron(a) for a in names), *(SequenceParallel(a) for a in names))
+    for size in range(1, len(names)) if len(names) > 2 else ():  # several axes act as one
+        for some in combinations(names, size):
+            rest = [a for a in names if a not in some]
+            if size > 1:
+                yield from (tuple(kind(a) for a in some) for kind in everywhere)
+            for kind in (DataParallel, FSDP):
+                both = (*(kind(a) for a in some), *(Megatron(a) for a in rest))
+                yield both
+                yield (*both, *(SequenceParallel(a) for a in rest))
     for a, b in permutations(names, 2):
         for first in (DataParallel(a), FSDP(a), ZeRO(2, a)):
             yield (first, Megatron(b))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 
 class Tactic:
-    """The common type of everything that may stand in a schedule."""
+    """The common type of everything that may stand in a schedule.
+
+    Where a tactic names a mesh axis it may name several: FSDP(("data", "model")) is FSDP over each.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +24,7 @@ class Pin(Tactic):
 
     what: str
     dim: int | None = None
-    axis: str = ""
+    axis: Any = ""  # or several
 
     def __str__(self) -> str:
         dim = "" if self.dim is None else f", {self.dim}"
@@ -41,10 +45,10 @@ class Replicate(Tactic):
 class Limit(Tactic):
     """Only groups with these labels may claim an axis."""
 
-    axis: str
+    axis: Any  # or several
     labels: tuple[str, ...]
 
-    def __init__(self, axis: str, labels: Sequence[str]) -> None:
+    def __init__(self, axis: Any, labels: Sequence[str]) -> None:
         object.__setattr__(self, "axis", axis)
         object.__setattr__(self, "labels", (labels,) if isinstance(labels, str) else tuple(labels))
 
@@ -63,3 +67,13 @@ class Search(Tactic):
 
     def __init__(self, axes: Sequence[str] | None = None) -> None:
         object.__setattr__(self, "axes", None if axes is None else tuple(axes))
+
+
+def over_axes(tactics: Iterable[Any]) -> tuple[Any, ...]:
+    """The tactics, one for each axis of those that name several."""
+    out: list[Any] = []
+    for tactic in tactics:
+        axes = getattr(tactic, "axis", None)
+        several = isinstance(tactic, Tactic) and isinstance(axes, tuple | list)
+        out += [replace(tactic, axis=axis) for axis in axes] if several else [tactic]  # type: ignore[type-var, union-attr]
+    return tuple(out)

@@ -86,15 +86,18 @@ class Limits:
 
 
 def certify(
-    space: Space, objective: Objective, budget: Budget, limits: Limits | None = None
+    space: Space,
+    objective: Objective,
+    budget: Budget,
+    limits: Limits | None = None,
+    ops: OpTables | None = None,
 ) -> tuple[Certificate, State | None]:
     """(certificate of the objective's best state, a better state if the proof found one).
 
     How much it may do follows the budget, unless `limits` says otherwise.
     """
-    share = budget.evaluations / Budget().evaluations
-    limits = limits or Limits().scaled(share)
-    ops, first = OpTables(space, limits.cells, MOST_CELLS), objective.evaluations
+    limits = limits or limits_of(budget)
+    ops, first = ops or op_tables(space, limits), objective.evaluations
     better: State | None = None
     while True:
         before_s = objective.best_s
@@ -104,6 +107,16 @@ def certify(
         done = certificate.against(objective.best_s).kind == "optimal"
         if done or objective.best_s > before_s * (1 - WORTH):
             return certificate, better
+
+
+def limits_of(budget: Budget) -> Limits:
+    """How much a proof may do in a search with this budget."""
+    return Limits().scaled(budget.evaluations / Budget().evaluations)
+
+
+def op_tables(space: Space, limits: Limits) -> OpTables:
+    """The tables that a proof needs; several proofs of one space may share them."""
+    return OpTables(space, limits.cells, MOST_CELLS)
 
 
 class _Proof:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from shardwright.cost.model import CostModel
 from shardwright.errors import ShardwrightError
+from shardwright.search.constraints import over_axes
 from shardwright.search.tactics import Context, Limit, NotApplicable, Replicate, Search, Tactic
 from shardwright.search.wishes import (
     Wish,
@@ -40,7 +41,7 @@ class Schedule:
 def plan_schedule(context: Context, tactics: Sequence[Tactic] | None) -> Schedule:
     """What a list of tactics, and the pins in the user's code, mean for one program and mesh."""
     model = context.model
-    tactics = tuple(tactics or ())
+    tactics = over_axes(tactics or ())
     strategies = [t for t in tactics if hasattr(t, "entries")]
     searches = [t for t in tactics if isinstance(t, Search)]
     unknown = [t for t in tactics if not isinstance(t, Tactic)]

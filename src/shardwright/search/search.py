@@ -14,7 +14,7 @@ from shardwright.cost.cost import Cost
 from shardwright.cost.model import CostModel
 from shardwright.search.baselines import baselines
 from shardwright.search.blocks import Spent
-from shardwright.search.exact import Certificate, certify
+from shardwright.search.exact import Certificate, certify, limits_of, op_tables
 from shardwright.search.mcts import tree_search
 from shardwright.search.objective import (
     OVER_MEMORY_S,
@@ -26,6 +26,7 @@ from shardwright.search.objective import (
 )
 from shardwright.search.overflow import no_plan_fits
 from shardwright.search.refine import kept_copies, refine, refine_layouts, unreduced_sums
+from shardwright.search.relaxation import OpTables
 from shardwright.search.respond import Responses
 from shardwright.search.roles import find_roles
 from shardwright.search.schedule import Schedule, plan_schedule
@@ -91,11 +92,11 @@ def search(
         model, prefix=schedule.start, axes=schedule.axes, allowed=schedule.allowed,
         overrides=schedule.overrides,
     )  # fmt: skip
-    budget = _budget(seconds)
-    run = _Run(space, objective, budget, seed, schedule, context, tactics)
+    budgets = _budgets(seconds)
+    run = _Run(space, objective, budgets[0], seed, schedule, context, tactics)
     try:
         with _no_cycle_collection():
-            run.all_stages(exact)
+            run.in_turn(budgets, exact)
     except KeyboardInterrupt:
         run.interrupted = True
     except OutOfTime:
@@ -115,8 +116,19 @@ def _no_cycle_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _budget(seconds: float | None) -> Budget:
+def _budgets(seconds: float | None) -> list[Budget]:
+    """Searches to run in turn, each with twice the work of the one before, from the default on.
+
+    What less work finds is then found with more work too.
+    """
     wanted = DEFAULT_SECONDS if seconds is None else float(seconds)
+    rungs = [min(wanted, DEFAULT_SECONDS)]
+    while sum(rungs) + 2 * rungs[-1] <= wanted:
+        rungs.append(2 * rungs[-1])
+    return [_budget(rung) for rung in rungs]
+
+
+def _budget(wanted: float) -> Budget:
     evaluations = max(200, int(wanted * EVALUATIONS_PER_S))
     return Budget(
         evaluations=evaluations, patience=max(200, evaluations // 5),
@@ -140,7 +152,33 @@ class _Run:
         self.certificate = Certificate.none()
         self.how: list[str] = []
         self.interrupted = self.timed_out = False
+        self.ops: OpTables | None = None  # that the proofs of one turn share
         self.responses = Responses(space, objective, budget.cells)
+
+    def in_turn(self, budgets: Sequence[Budget], exact: bool) -> None:
+        """All stages with each budget, until a proof ends; keeps the best of all of them."""
+        kept: tuple[float, State, dict[int, Placement]] | None = None
+        for budget in budgets:
+            if kept is not None and self.certificate.kind == "optimal":
+                break
+            self.budget = budget
+            self.responses = Responses(self.space, self.objective, budget.cells)
+            self.ops = None
+            try:
+                self.overrides = {}
+                self.all_stages(exact)
+            finally:
+                if self.objective.best is not None and not self.overrides:
+                    self.state = self.objective.best
+                value = self._value()
+                if kept is not None and kept[0] <= value:
+                    value, self.state, self.overrides = kept
+                kept = value, self.state, self.overrides
+
+    def _value(self) -> float:
+        """The objective of the answer as it stands."""
+        decisions = self.objective.decisions(self.state).override(self.overrides)
+        return float(self.objective.penalised(self.objective.model.evaluate([decisions]))[0])
 
     def all_stages(self, exact: bool) -> None:
         objective, space = self.objective, self.space
@@ -188,7 +226,8 @@ class _Run:
     def _prove(self) -> None:
         objective = self.objective
         objective.stage = "proof"
-        certificate, better = certify(self.space, objective, self.budget)
+        self.ops = self.ops or op_tables(self.space, limits_of(self.budget))
+        certificate, better = certify(self.space, objective, self.budget, ops=self.ops)
         if better is not None:
             objective([better])
             refine(self.space, objective, better, self.budget)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from shardwright.cost.model import CostModel
 from shardwright.errors import ShardwrightError
@@ -56,9 +56,9 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Strategy(Tactic):
-    """A tactic that appends to the list of one axis."""
+    """A tactic that appends to the list of an axis, or of several alike."""
 
-    axis: str
+    axis: Any
 
     def entries(self, context: Context, listed: AxisList) -> AxisList | NotApplicable:
         """What to append to what the axis already lists; every strategy has its own."""
@@ -113,7 +113,7 @@ class ZeRO(Tactic):
     """Examples are split; of stages 1 and 2 gradients and moments too; of 3 parameters as well."""
 
     stage: int
-    axis: str
+    axis: Any
 
     def __post_init__(self) -> None:
         if self.stage not in (1, 2, 3):
@@ -201,7 +201,7 @@ class SequenceParallel(Strategy):
 class ContextParallel(Tactic):
     """The sequence is split: by "query" keys are gathered, by "key" softmax is partial."""
 
-    axis: str
+    axis: Any
     by: Literal["query", "key"] = "query"
 
     def __post_init__(self) -> None:

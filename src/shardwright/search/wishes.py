@@ -14,6 +14,7 @@ from shardwright.cost.model import CostModel
 from shardwright.errors import ShardwrightError
 from shardwright.mesh import Mesh
 from shardwright.program.types import UserPin
+from shardwright.search.constraints import over_axes
 from shardwright.search.roles import find_roles
 from shardwright.search.tactics import Context, Pin, Tactic
 from shardwright.spmd.decisions import Entry, State, append, empty
@@ -53,7 +54,7 @@ def matching(context: Context, pattern: str) -> list[int]:
 
 def pinned_wishes(context: Context, tactics: Iterable[Tactic]) -> list[Wish]:
     """What the Pins among these tactics wish for."""
-    pins = [t for t in tactics if isinstance(t, Pin)]
+    pins = [t for t in over_axes(tactics) if isinstance(t, Pin)]
     return [wish for pin in pins for wish in _wishes(context, pin, pins)]
 
 
