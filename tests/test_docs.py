@@ -120,6 +120,14 @@ def test_every_page_is_in_the_navigation() -> None:
         assert f" {page.relative_to(ROOT / 'docs')}\n" in navigation, page
 
 
+def test_every_public_name_is_in_the_reference() -> None:
+    import shardwright
+
+    reference = (ROOT / "docs" / "api.md").read_text()
+    for name in shardwright.__all__:
+        assert name == "__version__" or f"::: shardwright.{name}\n" in reference, name
+
+
 @pytest.mark.slow
 def test_the_site_builds(tmp_path: Path) -> None:
     """With --strict, in which a broken link or an unknown name of the API is an error."""

@@ -105,7 +105,7 @@ def certify(
         certificate = proof.run()
         better = proof.better or better
         done = certificate.against(objective.best_s).kind == "optimal"
-        if done or objective.best_s > before_s * (1 - WORTH):
+        if done or objective.best_s >= before_s * (1 - WORTH):  # also where a step is free
             return certificate, better
 
 
