@@ -34,8 +34,10 @@ HIDES_ALL = Device.like(
 )  # fmt: skip
 
 
-def model_of(name: str, mesh: dict[str, int], on: str | Device = "tpu-v5e") -> CostModel:
-    return CostModel(analysis_of(name), Mesh(mesh), device(on))
+def model_of(
+    name: str, mesh: dict[str, int], on: str | Device = "tpu-v5e", overlap: float | None = None
+) -> CostModel:
+    return CostModel(analysis_of(name), Mesh(mesh), device(on), overlap=overlap)
 
 
 REGIMES = {

@@ -67,9 +67,11 @@ def test_same_seed_same_answer(name: str) -> None:
 CUT = "lists of 72 groups are cut at 20,000 axis placements: the tree alone is 3% off"
 
 
-def tree_search_alone(name: str, mesh: dict[str, int], on: str) -> tuple[list[float], Objective]:
+def tree_search_alone(
+    name: str, mesh: dict[str, int], on: str, overlap: float | None = None
+) -> tuple[list[float], Objective]:
     """What three seeds reach from the empty state, and an objective that knows their best."""
-    model = model_of(name, mesh, on)
+    model = model_of(name, mesh, on, overlap)
     space, memory = Space(model), model.device.usable_bytes
     reached, known = [], Objective(model, memory)
     for seed in range(3):  # benchmarks/tree_search.py has twenty
@@ -85,7 +87,8 @@ def tree_search_alone(name: str, mesh: dict[str, int], on: str) -> tuple[list[fl
 @pytest.mark.slow
 @pytest.mark.parametrize("name, mesh, on", [*KNOWN, *(c for c in UNSEEN if c not in NOT_PROVEN)])
 def test_tree_search_alone_reaches_the_optimum(name: str, mesh: dict[str, int], on: str) -> None:
-    reached, known = tree_search_alone(name, mesh, on)
+    # One after the other: where links hide behind compute, proofs of some of these do not end.
+    reached, known = tree_search_alone(name, mesh, on, overlap=0.0)
     certificate, _ = certify(Space(known.model), known, Budget(), Limits().scaled(2))
     assert certificate.against(known.best_s).kind == "optimal"
     assert max(reached) <= known.best_s * 1.01
