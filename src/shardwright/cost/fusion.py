@@ -20,7 +20,8 @@ from shardwright.program.types import LITERAL, NO_OP, Op, Program
 from shardwright.rules.rule import MATRIX, NOTHING, PASS, PERMUTE, REPLICATE
 
 _LIBRARY = {"add", "max", "min"}  # reductions that libraries have
-# A value read several times is kept when computing it anew would read this much more.
+# A value read several times is kept when computing it anew would read this much more. Assumed: no
+# compiler's figures stand behind it.
 RECOMPUTE_READS = 1.5
 
 

@@ -23,7 +23,8 @@ from shardwright.spmd.opclass import NO_CLASS, OpClasses, stays
 from shardwright.spmd.slack import BLOCKS, Slack
 
 NO_POINT = -1
-# A repeated layer has at most this many points of one op class that can be peaks.
+# A repeated layer has at most this many points of one op class that can be peaks; the
+# zoo has the same peaks with anything from 8 to 256.
 PERIOD = 64
 _TIE = -1  # in place of an operand
 # Ties whose inner value is the outer buffer itself.

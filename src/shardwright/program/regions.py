@@ -12,7 +12,8 @@ import numpy as np
 from shardwright import _jax
 from shardwright.program.ties import Kind, Tie
 
-# Most while loops do not say how often they run; costs count those this many times.
+# Most while loops do not say how often they run; costs count those this many times (a
+# guess, so that a loop's body outweighs what is outside; docs/limits.md says so).
 ESTIMATED_TRIPS = 16
 
 

@@ -10,6 +10,7 @@ import jinja2
 from shardwright.cost.residuals import NO_DOTS, NOTHING, Residual
 from shardwright.record.advice import AdviceRecord
 from shardwright.record.comparison import Row
+from shardwright.report.pages import environment
 from shardwright.report.words import (
     change,
     columns,
@@ -114,9 +115,4 @@ def _sections(record: AdviceRecord) -> Iterator[tuple[str, tuple[str, ...], Tabl
 
 @functools.cache
 def _template() -> jinja2.Template:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("shardwright.report", "templates"),
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined,
-    )  # fmt: skip
-    environment.filters |= {"seconds": human_seconds, "bytes": human_bytes}
-    return environment.get_template("advice.html.j2")
+    return environment().get_template("advice.html.j2")

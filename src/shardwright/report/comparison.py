@@ -8,6 +8,7 @@ from typing import Any
 import jinja2
 
 from shardwright.record.comparison import ComparisonRecord, Row
+from shardwright.report.pages import environment
 from shardwright.report.words import change, columns, counted, human_bytes, human_seconds, percent
 
 QUICK = "quick look: cannot be best"  # of a row that was not searched
@@ -76,14 +77,7 @@ def comparison_html(record: ComparisonRecord) -> str:
 
 @functools.cache
 def _template() -> jinja2.Template:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("shardwright.report", "templates"),
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined,
-    )  # fmt: skip
-    environment.filters |= {
-        "seconds": human_seconds, "bytes": human_bytes, "counted": counted, "percent": percent,
-    }  # fmt: skip
-    return environment.get_template("comparison.html.j2")
+    return environment(counted=counted, percent=percent).get_template("comparison.html.j2")
 
 
 WIDTH, HEIGHT = 640, 280  # of the drawing, in its own units

@@ -24,15 +24,14 @@ from shardwright.report.charts import search_steps
 from shardwright.report.diff import diff_plans
 from shardwright.report.explain import explain
 from shardwright.report.mesh_drawing import draw_mesh
+from shardwright.report.pages import environment
 from shardwright.report.pattern import also_known_as
 from shardwright.report.questions import find_array
 from shardwright.report.rates import mfu, throughput
 from shardwright.report.text import certificate_words
 from shardwright.report.words import (
     gap_text,
-    human_bytes,
     human_count,
-    human_seconds,
     percent,
     short_path,
     short_source,
@@ -88,16 +87,10 @@ def side_by_side(a: PlanRecord, b: PlanRecord) -> str:
 
 @functools.cache
 def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("shardwright.report", "templates"),
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined,
+    return environment(
+        times=times, short=short_path, spec=spec_text, sentence=sentence, line=short_source,
+        upper_first=upper_first, gap=gap_text,
     )  # fmt: skip
-    environment.filters |= {
-        "seconds": human_seconds, "bytes": human_bytes, "times": times, "short": short_path,
-        "spec": spec_text, "sentence": sentence, "line": short_source, "upper_first": upper_first,
-        "gap": gap_text,
-    }  # fmt: skip
-    return environment
 
 
 @functools.cache
