@@ -386,10 +386,38 @@ INVARIANT = {
     for mesh in (FOUR, FOUR_TWO)
 }  # fmt: skip
 
+
+def of_equal_entries(pick: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    """A dot with what an op makes of a gradient that is zero: x does not reach the loss."""
+
+    def fn(x: Any, w: Any, i: Any) -> Any:
+        zeros = jax.grad(lambda x: jnp.sum(jnp.sin(w)))(x)
+        picked = pick(zeros, i)
+        return picked @ w[: picked.shape[-1]]
+
+    return fn
+
+
+# Ops on equal entries, which XLA folds into constants: their results were gathered and summed.
+EQUAL = {
+    name: Row(of_equal_entries(pick), (f32(64, 64), f32(64, 64), np.int32(3)), TWO)
+    for name, pick in {
+        "transpose": lambda z, i: z.T,
+        "reverse": lambda z, i: z[::-1],
+        "slice": lambda z, i: z[8:40, :48],
+        "slice at an index": lambda z, i: lax.dynamic_slice(z, (i, i), (32, 48)),
+        "rows at indices": lambda z, i: jnp.take(z, jnp.arange(16) + i, axis=0, mode="clip"),
+        "rows or a fill": lambda z, i: jnp.take(z, jnp.arange(16) + 16 * i, axis=0, mode="fill"),
+        "sum": lambda z, i: jnp.cos(z).sum(0),
+        "largest of ones": lambda z, i: jnp.cos(z).max(1).T,
+    }.items()
+}
+
 FAMILIES = {
     "entries": ENTRIES, "starts": STARTS, "alone": ALONE, "kernels": KERNELS,
     "literals": LITERALS, "two axes": TWO_AXES, "copies": COPIES, "carries": CARRIES,
     "branches": BRANCHES, "best": BEST, "aligned": ALIGNED, "invariant": INVARIANT,
+    "equal": EQUAL,
 }  # fmt: skip
 ROWS = {f"{family}: {name}": row for family, rows in FAMILIES.items() for name, row in rows.items()}
 
