@@ -193,6 +193,18 @@ KERNELS = {
 }  # fmt: skip
 
 
+# Groups of a convolution over which an axis does not divide: XLA paired padded ones with the wrong
+# kernels, or aborted.
+GROUPS = {
+    f"{name} of {channels} on {n}": Row(fn, (f32(4, 6, 6, channels), f32(1, 1, 1, channels)), mesh)
+    for channels, n, mesh in [(13, 2, TWO), (13, 4, FOUR), (12, 8, EIGHT)]
+    for name, fn in {
+        "depthwise": lambda x, w: conv(jnp.sin(x), jnp.sin(w), x.shape[-1]),
+        "its gradient": gradient_of_sum(lambda x, w: conv(x, w, x.shape[-1]), 0, 1),
+    }.items()
+}
+
+
 # A carry that the body returns as a literal raised a bare ValueError.
 def literal_in_while(x: Any) -> Any:
     return lax.while_loop(
@@ -417,7 +429,7 @@ FAMILIES = {
     "entries": ENTRIES, "starts": STARTS, "alone": ALONE, "kernels": KERNELS,
     "literals": LITERALS, "two axes": TWO_AXES, "copies": COPIES, "carries": CARRIES,
     "branches": BRANCHES, "best": BEST, "aligned": ALIGNED, "invariant": INVARIANT,
-    "equal": EQUAL,
+    "equal": EQUAL, "groups": GROUPS,
 }  # fmt: skip
 ROWS = {f"{family}: {name}": row for family, rows in FAMILIES.items() for name, row in rows.items()}
 
