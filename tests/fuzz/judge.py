@@ -35,7 +35,7 @@ from shardwright.spmd.decisions import State, decide, decide_all
 from shardwright.zoo.example import QUICK
 from tests.cost.walk import walk_cost
 from tests.fuzz.generator import FOUND, RANDOM, Case
-from tests.fuzz.numbers import wrong_numbers
+from tests.fuzz.numbers import fails_alone, wrong_numbers
 from tests.plans.runs import DEVICES
 
 SECONDS = 0.3  # of search
@@ -104,8 +104,9 @@ def _judge(case: Case, proofs: bool, files: bool) -> Verdict:
         compiled = plan.jit(fn).lower(*inputs).compile(QUICK)
         _judge_bytes(verdict, plan, compiled)
         results = jax.tree.leaves(compiled(*_tuple(plan.place(*inputs), inputs)))
-    except Exception:
-        verdict.add("run crash", _trace())
+    except Exception as error:
+        said = _trace()
+        verdict.add("one device" if fails_alone(fn, case, str(error)) else "run crash", said)
         return verdict
     verdict.findings += wrong_numbers(case, fn, [np.asarray(x) for x in results])
     return verdict

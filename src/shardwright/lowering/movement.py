@@ -9,7 +9,6 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding
 
-from shardwright import _jax
 from shardwright.lowering.actions import Constrain
 from shardwright.lowering.slots import Slot
 from shardwright.lowering.specs import Spec, Way, partition_spec
@@ -95,8 +94,8 @@ class Mover:
             return slot.array
         key = (id(slot.array), spec)
         if key not in known:
-            eqn, operands, dims = slot.recipe
+            make, operands, dims = slot.recipe
             specs = [tuple(() if d is None else spec[d] for d in row) for row in dims]
             args = [self._made(s, one, known) for s, one in zip(operands, specs, strict=True)]
-            known[key] = self.lead(_jax.bind(eqn, args)[0], (spec,))
+            known[key] = self.lead(make(args), (spec,))
         return known[key]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from shardwright.lowering.actions import Unreduced
@@ -21,7 +21,7 @@ class Slot(NamedTuple):
 class Recipe(NamedTuple):
     """How to compute a constant subgraph again: any device can compute any shard of it."""
 
-    eqn: Any
+    make: Callable[[Sequence[Any]], Any]  # of the arrays of its operands
     operands: list[Slot]
     dims: tuple[tuple[int | None, ...], ...]  # [operands][dims] the result's dim
 
