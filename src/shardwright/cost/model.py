@@ -32,7 +32,7 @@ from shardwright.spmd.layouts import Layouts
 from shardwright.spmd.moves import ALL_GATHER
 from shardwright.spmd.opclass import fold_ops
 from shardwright.spmd.slack import find_slack
-from shardwright.spmd.sums import find_summed, find_trips
+from shardwright.spmd.sums import find_summed, find_sums, find_trips
 from shardwright.spmd.weights import weigh
 
 
@@ -73,13 +73,15 @@ class CostModel:
         self.analysis, self.mesh, self.device, self.overlap = analysis, mesh, device, overlap
         self.pinned = dict(pinned or {})  # value -> axes per dim, whatever the lists say
         self.prices = DevicePrices(mesh, device)
+        self.sums = find_sums(program)
         self.layouts = Layouts(
-            analysis, mesh.sizes, pinned, find_shard_maps(program, mesh), find_summed(program)
-        )
-        self.classes = fold_ops(analysis, self.layouts, find_trips(program))
+            analysis, mesh.sizes, pinned, find_shard_maps(program, mesh),
+            find_summed(program, self.sums),
+        )  # fmt: skip
+        self.classes = fold_ops(analysis, self.layouts, find_trips(program, self.sums))
         self.fusion = find_fusions(program, device)
         self.slack = find_slack(program)
-        self.weights = weigh(program, self.classes, self.layouts.of_value, self.slack)
+        self.weights = weigh(program, self.sums, self.classes, self.layouts.of_value, self.slack)
         hides = overlap is None and bool(device.hides)
         self.schedule = (
             breadth_first(program, self.fusion) if device.breadth_first else program_order(program)

@@ -18,6 +18,7 @@ from typing import Literal
 
 import numpy as np
 
+from shardwright.cost.hiding import hidden_s
 from shardwright.search.axis_placements import AxisPlacements, TooLarge, find_axis_placements
 from shardwright.search.blocks import Block, Spent, Work, find_blocks
 from shardwright.search.objective import OVER_MEMORY_S, Budget, Objective
@@ -215,6 +216,8 @@ class _Proof:
         axis = len(chosen)
         total = np.full(len(self.numbers[axis]), np.inf)
         rows, seconds = self._promising([star.below(chosen) for star in self.relaxed.stars])
+        if axis + 1 == len(self.axes):
+            rows, seconds = self._best_weighed(chosen, rows, seconds)
         total[rows] = seconds
         rows = rows[self._may_fit(chosen, rows)]
         rows = rows[np.argsort(total[rows], kind="stable")]
@@ -241,6 +244,20 @@ class _Proof:
             keep = total < enough
             rows, total = rows[keep], total[keep]
         return rows, total
+
+    def _best_weighed(
+        self, chosen: tuple[int, ...], rows: np.ndarray, total: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Of these placements of the last axis those that are promising with their own weights."""
+        relaxed = self.relaxed
+        slopes = {k: np.full(len(rows), slope) for k, slope in relaxed.constant.slopes.items()}
+        for star in relaxed.stars:
+            for k, slope in star.slopes(chosen, rows).items():
+                slopes[k] = slopes[k] + slope if k in slopes else slope
+        for k, slope in slopes.items():  # a weight is best at 1 where it adds, else at 0
+            total = total + ((slope > 0) - relaxed.weights[k]) * slope
+        keep = total < self.incumbent * (1 - SAME) / self.scale
+        return rows[keep], total[keep]
 
     def _may_fit(self, chosen: tuple[int, ...], rows: np.ndarray) -> np.ndarray:
         """[rows] whether memory suffices if later axes split everything and nothing is copied."""
@@ -285,16 +302,17 @@ class _Proof:
                     raise Spent
 
     def _seconds(self, chosen: tuple[int, ...], last: np.ndarray) -> np.ndarray:
-        """[last] seconds for these placements of the last axis, what is hidden at its bound."""
+        """[last] seconds for these placements of the last axis."""
         if self.blocks is None:
             self.blocks = find_blocks(self.model.graph, self.axes, Work())
-            for block in self.blocks:
-                block.count_hidden(self.relaxed.hidden)
         numbers = [int(self.numbers[a][j]) for a, j in enumerate(chosen)]
         total = np.zeros(len(last))
+        columns = np.zeros((len(last), self.model.graph.hiding.columns))
         for block in self.blocks:
-            total += block.last(block.kinds(numbers), block.kind[-1][last])
-        return total
+            parts = block.last(block.kinds(numbers), block.kind[-1][last])
+            total += parts.seconds
+            columns[:, block.columns] += parts.columns
+        return total - hidden_s(columns)  # type: ignore[no-any-return]
 
 
 def _at(axis: AxisPlacements, earlier: list[tuple[int, ...]], rows: np.ndarray) -> np.ndarray:

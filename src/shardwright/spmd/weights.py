@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ import numpy as np
 from shardwright.program.types import LITERAL, TOP, Program
 from shardwright.spmd.opclass import NO_CLASS, OpClasses
 from shardwright.spmd.slack import BLOCKS, Slack
-from shardwright.spmd.sums import Order, Sizes, find_sums
+from shardwright.spmd.sums import Order, Sizes, Sum
 
 Use = tuple[int, int]  # (op class, operand)
 
@@ -61,7 +62,9 @@ class Weights:
     region: list[float]  # [regions] runs per step, 0 for the lighter branches of a cond
 
 
-def weigh(program: Program, classes: OpClasses, layout_of: np.ndarray, slack: Slack) -> Weights:
+def weigh(
+    program: Program, sums: Sequence[Sum], classes: OpClasses, layout_of: np.ndarray, slack: Slack
+) -> Weights:
     """The weights of all classes of a program: every op counts in its class."""
     region, runs = region_weights(program), region_runs(program)
     compute = np.zeros((len(classes.table), slack.phases))
@@ -70,7 +73,6 @@ def weigh(program: Program, classes: OpClasses, layout_of: np.ndarray, slack: Sl
     results = [np.zeros(len(c.results)) for c in classes.table]
     hideable: list[dict[tuple[int, int], float]] = [defaultdict(float) for _ in classes.table]
     uses: dict[tuple[int, int, int, bool], list[tuple[Use, int]]] = defaultdict(list)
-    sums = find_sums(program)
     summed = {leaf.op for one in sums for leaf in one.leaves}
     of_op = classes.of_op.tolist()
     for op in program.ops:
