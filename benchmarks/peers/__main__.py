@@ -1,7 +1,7 @@
 """Runs the peers case by case: `python -m benchmarks.peers [--case NAME] [--way NAME] [--again]`.
 
 What has a row in benchmarks/peers/results/CASE.json is not run again unless `--again`: a run that
-was interrupted goes on where it stopped. docs/peers.md is written from the rows.
+was interrupted goes on where it stopped. `benchmarks.peers.report` writes docs/peers.md from them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ PEERS = {AUTO: "auto_sharding", PARALLAX: "parallax"}  # and their environments
 def child(python: Path | str, module: str, *args: str) -> str | None:
     """Runs a module of ours under an interpreter; None, or why nothing came of it."""
     paths = [str(ROOT), str(ROOT / "src")] if str(python) == sys.executable else [str(ROOT)]
-    env = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "JAX_PLATFORMS": "cpu"}
+    # JAX has set here where this environment's TPU compiler is: not for a child to inherit.
+    own = {name: value for name, value in os.environ.items() if "TPU" not in name}
+    env = own | {"PYTHONPATH": os.pathsep.join(paths), "JAX_PLATFORMS": "cpu"}
     command = [str(python), "-m", f"benchmarks.peers.{module}", *args]
     try:
         done = subprocess.run(

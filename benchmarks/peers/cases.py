@@ -97,6 +97,36 @@ CASES = {
         "MoE, 1 layer, 8 experts", "moe.train.moe_8x", {"layers": 1, "batch": 32}, kind="experts",
         **H100,
     ),
+    "vit_h100": _case(
+        "ViT-H-like, 2 layers", "vit.train.vit_l16",
+        {"layers": 2, "d_model": 1280, "d_ff": 5120, "batch": 512}, **H100,
+    ),
+    "two_tower_h100": _case(
+        "Two towers, 32k pairs", "two_tower.train.contrastive_32k", {"layers": 2}, **H100
+    ),
+    "mamba_h100": _case(
+        "Mamba 2.8B, 2 layers", "mamba.train.mamba_3b", {"layers": 2, "batch": 32}, **H100
+    ),
+    "pair_stack_h100": _case(
+        "AlphaFold-like pairs, 1 layer", "pair_stack.train.pair_256", {"layers": 1},
+        kind="pairs", **H100,
+    ),
+    "encoder_decoder_h100": _case(
+        "T5 XXL, 1 + 1 layers", "encoder_decoder.train.t5_11b", {"layers": 1, "batch": 128}, **H100
+    ),
+    "unet_h100": _case(
+        "U-Net, 2 levels", "unet.train.latent", {"levels": 2, "batch": 64}, kind="images", **H100
+    ),
+    "recommender_h100": _case(
+        "DLRM, 8 tables", "recommender.train.dlrm", {"tables": 8}, kind="tables", **H100
+    ),
+    "decode_h100": _case(
+        "Llama 8B decode, 8 layers, batch 64", "decode.decode.llama_8b",
+        {"layers": 8, "scan": True, "batch": 64}, kind="decode", **H100,
+    ),
+    "gpt_b8_h100": _case(
+        "GPT, 2 layers, batch 8 x 2048", "transformer.train.gpt_2l", {"batch": 8}, **H100
+    ),
 }  # fmt: skip
 
 

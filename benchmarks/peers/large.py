@@ -21,11 +21,10 @@ from shardwright.zoo import sorted_moe, transformer
 from shardwright.zoo.example import Example
 
 ROWS = Path(__file__).parent / "results" / "large.json"
-CHIPS = (64, 256, 1024, 4096, 8192)
+CHIPS = (2048, 8192, 512, 64)  # in the order in which rows are filled in
 DEVICES = ("tpu-v5p", "tpu-v6e", "tpu-7x", "h100", "gb200")
 MODELS = ("Llama 70B", "Llama 405B", "DeepSeek-V2 Lite")
-BASELINES = ("FSDP", "FSDP + TP")  # over all chips; over groups of TP chips and the rest
-TP = 8
+TP = 8  # of the strategy FSDP + TP
 
 
 def model(name: str) -> Example:
@@ -85,7 +84,7 @@ def main() -> None:
     parser.add_argument("--again", action="store_true", help="also rows that are there")
     again = parser.parse_args().again
     rows = json.loads(ROWS.read_text()) if ROWS.exists() and not again else {}
-    for key in [f"{m}, {d}, {n}" for m in MODELS for d in DEVICES for n in CHIPS]:
+    for key in [f"{m}, {d}, {n}" for n in CHIPS for d in DEVICES for m in MODELS]:
         if key not in rows:
             name, device, chips = key.split(", ")
             rows[key] = row(name, device, int(chips))
