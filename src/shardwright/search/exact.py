@@ -35,7 +35,7 @@ INFINITE = {"null": float("inf")}  # what null stands for in a plan file: JSON h
 MOST_CELLS = 1_000_000  # of one table of the relaxation
 # Of three axes and more, states are looked at where the bound is so near, or there are so few.
 NEAR, MOST_STATES = 0.1, 1_000_000
-WORTH = 5e-3  # a state that is better by this part is worth another attempt
+WORTH = 2e-2  # a state that is better by this part is worth another attempt
 SWEEPS = 100  # in which the tables of the relaxation are made to agree
 
 
