@@ -19,9 +19,10 @@ import jax.numpy as jnp
 import numpy as np
 
 import shardwright as sw
+from shardwright.binding import Bound
 from shardwright.cost.model import CostModel
 from shardwright.mesh import Mesh
-from shardwright.plan import Bound, Plan
+from shardwright.plan import Plan
 from shardwright.record.build import build_record
 from shardwright.record.types import Asked
 from shardwright.referee.compiled import read_collectives, read_memory, totals

@@ -425,11 +425,26 @@ EQUAL = {
     }.items()
 }
 
+
+def recomputed(x: Any, w: Any) -> Any:
+    """A gradient whose dots read one weight twice behind the barrier of a remat body."""
+    return jax.grad(lambda x: jnp.sum(jnp.sin(jax.checkpoint(lambda x: jnp.tanh(x @ w))(x))))(x)
+
+
+# Behind that barrier XLA took the sharding of one use and gathered for the other.
+REMATS = {
+    f"{rows} rows": Row(
+        recomputed, (f32(rows, 16), f32(16, 16)), FOUR, [sw.Replicate("x"), sw.Replicate("w")],
+        device="slow links",
+    )
+    for rows in (1, 3)
+}  # fmt: skip
+
 FAMILIES = {
     "entries": ENTRIES, "starts": STARTS, "alone": ALONE, "kernels": KERNELS,
     "literals": LITERALS, "two axes": TWO_AXES, "copies": COPIES, "carries": CARRIES,
     "branches": BRANCHES, "best": BEST, "aligned": ALIGNED, "invariant": INVARIANT,
-    "equal": EQUAL, "groups": GROUPS,
+    "equal": EQUAL, "groups": GROUPS, "remats": REMATS,
 }  # fmt: skip
 ROWS = {f"{family}: {name}": row for family, rows in FAMILIES.items() for name, row in rows.items()}
 

@@ -50,7 +50,9 @@ class Mover:
         kept = [*slots]
         for i, slot in enumerate(slots):
             if not slot.literal:
-                kept[i] = Slot(self._in_trip(slot.array), unreduced=slot.unreduced)
+                kept[i] = Slot(
+                    self._in_trip(slot.array), unreduced=slot.unreduced, stored=slot.stored
+                )
                 break
         return kept
 
@@ -63,6 +65,10 @@ class Mover:
                 self._shardings[spec] = NamedSharding(self.mesh, partition_spec(spec))
             array = jax.lax.with_sharding_constraint(array, self._shardings[spec])
         return array
+
+    def as_stored(self, slot: Slot) -> Any:
+        """The array of a slot, constrained to the sharding it is stored in."""
+        return slot.array if slot.stored is None else self.lead(slot.array, (slot.stored,))
 
     def constrained(self, slot: Slot, how: Constrain, *, transposed: bool) -> Any:
         """An operand as an op needs it; one copy serves all uses in the same place.

@@ -178,7 +178,7 @@ def _reduce(action: do.Reduce, site: Site, mover: Mover) -> None:
         reduced = mover.lead(_scatter(merged, unreduced, mover.mesh), way[1:])
     else:
         reduced = mover.lead(add_up(merged), way)
-    site.results = [Slot(reduced)]
+    site.results = [Slot(reduced, stored=action.store)]
 
 
 def _scatter(merged: Any, unreduced: Unreduced, mesh: Any) -> Any:
@@ -200,7 +200,7 @@ def _scatter(merged: Any, unreduced: Unreduced, mesh: Any) -> Any:
 
 def _store(action: do.Store, site: Site, mover: Mover) -> None:
     array = site.results[action.result].array
-    site.results[action.result] = Slot(mover.lead(array, action.way))
+    site.results[action.result] = Slot(mover.lead(array, action.way), stored=action.way[-1])
 
 
 _PERFORM: dict[type, Callable[[Any, Site, Mover], None]] = {

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from shardwright.lowering.actions import Unreduced
+from shardwright.lowering.specs import Spec
 
 
 class Slot(NamedTuple):
@@ -16,6 +17,7 @@ class Slot(NamedTuple):
     unreduced: Unreduced | None = None  # leading dims that still have to be summed
     recipe: Recipe | None = None  # of a constant subgraph
     invariant: bool = False  # the same in every trip of the loop around it
+    stored: Spec | None = None  # its sharding, where it is constrained to one
 
 
 class Recipe(NamedTuple):
