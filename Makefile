@@ -56,7 +56,7 @@ quick: lint          ## lint, types, and the tests to run while typing: about a 
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "not slow and not referee" $(QUICK)
 
 test: lint           ## lint, types, tests (the host CPU is the referee)
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --ignore=tests/compilers
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --ignore=tests/compilers
 
 referee: $(VENV)/.referee ## every plan of the zoo; the TPU and GPU compilers, without that hardware
 	$(BIN)/python -m pytest tests/compilers
