@@ -14,7 +14,7 @@ never above the seconds of a state:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import NamedTuple
 
@@ -193,12 +193,24 @@ def candidates_of(op: OpClass, domains: Domains, prices: DevicePrices) -> list[C
     return [one for one in found if one is not None]
 
 
-class Movements(NamedTuple):
-    """The routes of a slot between one placement and each of its layout's domain."""
+class Movements:
+    """The routes of a slot between one placement and those of its layout's domain that are met."""
 
-    routes: list[Route]
-    seconds: np.ndarray  # [domain]
-    hideable: np.ndarray  # [domain]
+    def __init__(
+        self, domain: Sequence[Placement], route: Callable[[Placement], Route],
+        hideable_s: Callable[[Sequence[Move]], float],
+    ) -> None:  # fmt: skip
+        self._domain, self._route, self._hideable_s = domain, route, hideable_s
+        self.routes: list[Route | None] = [None] * len(domain)
+        self.seconds = np.full(len(domain), np.nan)  # [domain] NaN: not met
+        self.hideable = np.full(len(domain), np.nan)  # [domain]
+
+    def meet(self, numbers: np.ndarray) -> Movements:
+        """Itself, with the routes of these numbers of the domain."""
+        for n in np.unique(numbers[np.isnan(self.seconds[numbers])]).tolist():
+            route = self.routes[n] = self._route(self._domain[n])
+            self.seconds[n], self.hideable[n] = route.seconds, self._hideable_s(route.moves)
+        return self
 
 
 class SlotRoutes:
@@ -210,30 +222,26 @@ class SlotRoutes:
 
     def operand(self, slot: Slot, need: Placement) -> Movements:
         """From each placement to the one that an op needs."""
-        domain = self.domains[slot.layout_index]
-        key = ("operand", slot.layout_index, len(domain), need)
-        if key not in self._known:
-            reshard = self._prices.routes.reshard
-            self._known[key] = self._movements([reshard(slot, p, need) for p in domain])
-        return self._known[key]
+        reshard = self._prices.routes.reshard
+        return self._movements(slot, ("operand", need), lambda have: reshard(slot, have, need))
 
     def result(self, op: OpClass, slot: Slot, one: Candidate, made: Placement) -> Movements:
         """From how an op makes a result to each placement."""
-        domain, routes = self.domains[slot.layout_index], self._prices.routes
-        picks = op.operands[0].layout.itemsize if one.partial and op.picks else 0
-        how = (one.sum_axes, picks, op.at_once) if one.partial else ()
-        key = ("result", slot.layout_index, len(domain), made, how)
-        if key not in self._known:
-            if one.partial:
-                found = [routes.reduce(op, slot, one, made, p) for p in domain]
-            else:
-                found = [routes.reshard(slot, made, p) for p in domain]
-            self._known[key] = self._movements(found)
-        return self._known[key]
+        routes = self._prices.routes
+        if not one.partial:
+            return self._movements(slot, ("result", made), lambda p: routes.reshard(slot, made, p))
+        picks = op.operands[0].layout.itemsize if op.picks else 0
+        key = ("sum", made, one.sum_axes, picks, op.at_once)
+        return self._movements(slot, key, lambda p: routes.reduce(op, slot, one, made, p))
 
-    def _movements(self, routes: list[Route]) -> Movements:
-        hideable = [self._prices.hideable_s(route.moves) for route in routes]
-        return Movements(routes, np.array([r.seconds for r in routes]), np.array(hideable))
+    def _movements(
+        self, slot: Slot, how: tuple[object, ...], route: Callable[[Placement], Route]
+    ) -> Movements:
+        domain = self.domains[slot.layout_index]
+        key = (slot.layout_index, len(domain), how)
+        if key not in self._known:
+            self._known[key] = Movements(domain, route, self._prices.hideable_s)
+        return self._known[key]
 
 
 Cells = Mapping[int, np.ndarray]  # layout -> [cells] a number of its domain
@@ -303,19 +311,23 @@ class _Choosing:
         for s, slot in enumerate(self.op.slots):
             if not len(rows):
                 return
-            total += self._once_s(one, s, slot)[self.cells[slot.layout_index][rows]]
+            at = self.cells[slot.layout_index][rows]
+            total += self._once_s(one, s, slot, at)[at]
             keep = total <= self.best[rows] + TIE_S
             rows, total = rows[keep], total[keep]
         self.best[rows] = np.minimum(self.best[rows], total)
         self._tried.append((one, rows, total))
 
-    def _once_s(self, one: Candidate, s: int, slot: Slot) -> np.ndarray:
-        """[domain] seconds that `follow.choose` counts for one slot (see follow.result_s)."""
+    def _once_s(self, one: Candidate, s: int, slot: Slot, at: np.ndarray) -> np.ndarray:
+        """[domain] seconds that `follow.choose` counts for one slot (see follow.result_s).
+
+        Only at these numbers of the domain.
+        """
         r = s - len(self.op.operands)
         if r < 0:
-            return self.routes.operand(slot, one.needs[s]).seconds
+            return self.routes.operand(slot, one.needs[s]).meet(at).seconds
         made = one.produced[r]
-        seconds = self.routes.result(self.op, slot, one, made).seconds
+        seconds = self.routes.result(self.op, slot, one, made).meet(at).seconds
         if one.partial and self.op.trips > 1:
             domain = self.routes.domains[slot.layout_index]
             trips = np.array([self.op.trips if p == made else 1 for p in domain])
@@ -353,7 +365,7 @@ def _charge_slot(
     op: OpClass, share: Share, one: Candidate, s: int, slot: Slot, routes: SlotRoutes,
     prices: DevicePrices,
 ) -> Charge | None:  # fmt: skip
-    """[domain] what the class is charged for moving one slot; None: nothing."""
+    """[domain] what the class is charged for moving one slot, where it was met; None: nothing."""
     r = s - len(op.operands)
     moves = [(phase, times) for at, phase, times in share.moves if at == s]
     if r < 0:
@@ -387,6 +399,9 @@ def _charge_leaf(
         late = 0.0 if after is None or after == raised else 1.0
         out = []
         for route in found.routes:
+            if route is None:
+                out.append(np.nan)
+                continue
             ways = [leaf.weight * _exposed_s(prices, route.moves, here)]
             if one.partial:
                 common = _scaled(op, route.moves, leaf.sizes.here)

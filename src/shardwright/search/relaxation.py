@@ -12,7 +12,8 @@ arc consistency, or dual block-coordinate ascent (Werner 2007; Kolmogorov 2015).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -38,6 +39,7 @@ from shardwright.spmd.opclass import OpClass
 Scope = tuple[int, ...]  # layouts, ascending
 STEADY = 2e-4  # of the bound: less gained in SWEEPS sweeps is nothing
 SWEEPS = 5
+LEAST_STEP = 0.1  # of a weight: smaller ones change the bound by less than a percent
 
 
 class Table(NamedTuple):
@@ -70,25 +72,26 @@ class Star:
         order, starts = known
         return np.minimum.reduceat(self.seconds[order], starts)  # type: ignore[no-any-return]
 
-    def use(self, axes: Sequence[AxisPlacements], domains: Domains) -> None:
-        """Tabulates over the kinds of these axis placements from now on."""
+    def place(self, axes: Sequence[AxisPlacements], domains: Domains) -> None:
+        """Finds the cell of every combination of kinds of these axis placements."""
         found = [a.kinds(self.scope) for a in axes]
         self.kind = [kind for kind, _ in found]  # [axes][placements]
         columns = _grid(axes, [first for _, first in found], self.scope, domains)
         keys = _keys(self.cells, domains, self.scope)
         at = np.searchsorted(keys, _key(columns, domains, self.scope))
-        self._seconds = self.seconds[at]  # [kinds of axis 0, of axis 1, ...]
-        self._slopes = {k: slope[at] for k, slope in self.charge.slopes.items()}
-        self._tables: dict[tuple[int, ...], Table] = {}
+        self._cell = at  # [kinds of axis 0, of axis 1, ...]
 
     def of_axis(self, axis: int) -> np.ndarray:
         """[kinds of an axis] the least seconds of each."""
-        rest = np.moveaxis(self._seconds, axis, 0)
+        rest = np.moveaxis(self.seconds[self._cell], axis, 0)
         return rest.reshape(len(rest), -1).min(1)  # type: ignore[no-any-return]
 
     def keep(self, numbers: Sequence[np.ndarray]) -> None:
-        """From now on the placements of each axis are these."""
+        """From now on the placements of each axis are these, and the seconds stay."""
         self.kind = [kind[rows] for kind, rows in zip(self.kind, numbers, strict=True)]
+        self._seconds = self.seconds[self._cell]
+        self._slopes = {k: slope[self._cell] for k, slope in self.charge.slopes.items()}
+        self._tables: dict[tuple[int, ...], Table] = {}
 
     def slopes(self, chosen: Sequence[int], last: np.ndarray) -> dict[int, np.ndarray]:
         """{phase: [last] what a weight counts} for these placements of the last axis."""
@@ -317,8 +320,38 @@ class Relaxation:
         """No state of the space takes less."""
         return self.constant_s + sum(float(star.seconds.min()) for star in self.stars)
 
-    def agree(self, enough_s: float, sweeps: int, report: Callable[[float], None]) -> None:
-        """Raises the bound until it is enough or steady, or the sweeps are over."""
+    def balance(self, enough_s: float, most_cells: float) -> Iterator[float]:
+        """Looks for weights that raise the bound, phase by phase, in smaller and smaller steps.
+
+        Yields the bound of all weights that are tried, and ends with the best of them. It may look
+        at so many cells.
+        """
+        best_s, step = self.bound_s, 0.5
+        kept = self.weights, [star.seconds for star in self.stars]
+        a_sweep = sum(star.cells.size for star in self.stars)
+        while step >= LEAST_STEP and best_s < enough_s:
+            before_s = best_s
+            for k, side in product(range(len(self.weights)), (-step, step)):
+                weights = kept[0].copy()
+                weights[k] = np.clip(weights[k] + side, 0.0, 1.0)
+                if weights[k] == kept[0][k] or best_s >= enough_s:
+                    continue
+                if most_cells < a_sweep * SWEEPS:
+                    return
+                self.weigh(weights)
+                most_cells -= a_sweep * self.agree(enough_s, 4 * SWEEPS)
+                yield self.bound_s
+                if self.bound_s > best_s:
+                    best_s, kept = self.bound_s, (weights, [star.seconds for star in self.stars])
+                self.weights = kept[0]
+                for star, seconds in zip(self.stars, kept[1], strict=True):
+                    star.seconds = seconds
+            step = step / 2 if best_s < before_s * (1 + STEADY) else step
+
+    def agree(
+        self, enough_s: float, sweeps: int, report: Callable[[float], None] | None = None
+    ) -> int:
+        """The sweeps, at most so many, that raised the bound until it was enough or steady."""
         users: dict[int, list[tuple[Star, int]]] = {}
         for star in self.stars:
             for column, layout in enumerate(star.scope):
@@ -329,13 +362,15 @@ class Relaxation:
             for around in order if sweep % 2 == 0 else reversed(order):
                 _average(around)
             bound = self.bound_s
-            report(bound)
+            if report is not None:
+                report(bound)
             if bound >= enough_s or not order:
-                break
+                return sweep + 1
             if sweep % SWEEPS == SWEEPS - 1:
                 if bound < before * (1 + STEADY):
-                    break
+                    return sweep + 1
                 before = bound
+        return sweeps
 
 
 def _average(around: Sequence[tuple[Star, int]]) -> None:

@@ -126,16 +126,17 @@ class Claims:
                 node = self._next(a, node, atoms)
             local_bytes = self._nodes[-1].local_bytes[node]
         rows = [number[state] for state in states]
-        placements = np.stack(chosen, 2) if chosen else np.zeros((1, len(self._base), 0), np.int64)
+        nothing = np.zeros((1, len(self._base), 0), np.int64)
+        placements = np.stack(chosen, 2).astype(np.int64) if chosen else nothing
         return placements[rows], local_bytes[rows]
 
     def _first_claimed(self, axis: int, lists: Sequence[AxisList], node: np.ndarray) -> np.ndarray:
         """[lists, S] the atom that each list claims of its nodes [lists, S]; first listed wins."""
         entries = list(dict.fromkeys([entry for one in lists for entry in one]))
-        none = np.full(len(self._nodes[axis]), REPLICATED)  # after the end of a list
+        none = np.full(len(self._nodes[axis]), REPLICATED, np.int8)  # after the end of a list
         claimed = np.stack([*[self._claimed(axis, entry) for entry in entries], none])
         number = {entry: i for i, entry in enumerate(entries)}
-        atoms = np.full(node.shape, REPLICATED)
+        atoms = np.full(node.shape, REPLICATED, np.int8)
         for position in range(max(map(len, lists), default=0)):
             at = [number[one[position]] if position < len(one) else len(entries) for one in lists]
             mine = claimed.ravel().take(node + np.array(at)[:, None] * len(none))
@@ -158,7 +159,7 @@ class Claims:
             if entry.scope == UPDATES:
                 able &= self._update[nodes.layout][:, None]
             rank = np.where(able, behind, 2)  # of the two sides of a conflict the picked one first
-            known = np.where(able.any(1), rank.argmin(1), REPLICATED)
+            known = np.where(able.any(1), rank.argmin(1), REPLICATED).astype(np.int8)
             nodes.claimed[entry] = known
         return known
 
