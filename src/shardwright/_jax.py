@@ -16,7 +16,7 @@ from jax._src import core, distributed, source_info_util
 from jax.extend.core import jaxpr_as_fun
 
 # The versions whose internals this module knows: pyproject.toml has the same range.
-OLDEST, NEWER = (0, 10, 1), (0, 11)
+OLDEST, NEWER = (0, 10, 2), (0, 11)
 
 
 def check_version(version: tuple[int, ...]) -> None:
