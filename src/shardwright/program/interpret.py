@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from shardwright import _jax
-from shardwright.program.regions import BORDERS, Borders
+from shardwright.program.regions import BORDERS, Borders, find_borders
 from shardwright.program.ties import Tie
+from shardwright.rules.registry import USER_RULES
 
 T = TypeVar("T")
 
@@ -103,10 +104,10 @@ def interpret(
             called = eqn.params[CALLS[name]]
             by_jax = _jax.written_by_jax(_jax.open_jaxpr(called)[0])
             results = handlers.call(eqn, called, operands, place.within(eqn, by_jax))
-        elif (opened := _jax.opened(eqn)) is not None:
+        elif name not in USER_RULES and (opened := _jax.opened(eqn)) is not None:
             results = enter(handlers, opened, operands, place.within(eqn, True))
         elif name in BORDERS:
-            results = handlers.region(eqn, BORDERS[name](eqn), operands, place)
+            results = handlers.region(eqn, find_borders(eqn, jaxpr), operands, place)
         elif name == "custom_linear_solve":
             results = enter(handlers, *_solve(eqn, operands), place)
         else:
