@@ -10,7 +10,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 export JAX_PLATFORMS ?= cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test quick lint format bench fuzz sweep lock referee docs release clean
+.PHONY: help setup demo test quick lint format bench fuzz sweep lock referee peers docs release clean
 
 help:                ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -66,6 +66,12 @@ test: lint           ## lint, types, tests (the host CPU is the referee)
 referee: $(VENV)/.referee ## every plan of the zoo; the TPU and GPU compilers, without that hardware
 	$(BIN)/python -m pytest tests/compilers
 	$(BIN)/python -m pytest -n 2 tests/plans/exhaustive.py
+
+# Hours: a compilation or two for each of some 300 rows. It goes on where it was interrupted.
+peers: $(VENV)/.referee ## other planners and experts, judged by the compilers; writes docs/peers.md
+	$(BIN)/python -m benchmarks.peers $(if $(CASE),--case $(CASE))
+	$(BIN)/python -m benchmarks.peers.large
+	$(BIN)/python -m benchmarks.peers.report
 
 fuzz: $(VENV)/.dev   ## plan, compile and run 2,000 random programs; COUNT and SEED say others
 	$(BIN)/python -m tests.fuzz.run --count $(or $(COUNT),2000) --seed $(or $(SEED),0)
