@@ -10,7 +10,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 export JAX_PLATFORMS ?= cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test quick lint format bench fuzz referee docs release clean
+.PHONY: help setup demo test quick lint format bench fuzz sweep referee docs release clean
 
 help:                ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -56,7 +56,7 @@ quick: lint          ## lint, types, and the tests to run while typing: about a 
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "not slow and not referee" $(QUICK)
 
 test: lint           ## lint, types, tests (the host CPU is the referee)
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --ignore=tests/compilers
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --ignore=tests/compilers
 
 referee: $(VENV)/.referee ## every plan of the zoo; the TPU and GPU compilers, without that hardware
 	$(BIN)/python -m pytest tests/compilers
@@ -64,6 +64,20 @@ referee: $(VENV)/.referee ## every plan of the zoo; the TPU and GPU compilers, w
 
 fuzz: $(VENV)/.dev   ## plan, compile and run 2,000 random programs; COUNT and SEED say others
 	$(BIN)/python -m tests.fuzz.run --count $(or $(COUNT),2000) --seed $(or $(SEED),0)
+
+# Other people's libraries, in an environment of their own: some want older packages than the tests.
+SWEEP := .venv-sweep
+
+$(SWEEP)/.ready: tests/sweep/requirements.txt pyproject.toml
+	$(PYTHON) -m venv $(SWEEP)
+	$(SWEEP)/bin/python -m pip install --quiet --disable-pip-version-check -e . jax==0.10.2
+	@grep -v '^#' $< | while read library; do \
+	  $(SWEEP)/bin/python -m pip install --quiet --disable-pip-version-check jax==0.10.2 "$$library" \
+	  || echo "not installed: $$library"; done
+	@touch $@
+
+sweep: $(SWEEP)/.ready ## plan, compile and run programs of libraries that are not ours: docs/sweep.md
+	$(SWEEP)/bin/python -m tests.sweep.run --write docs/sweep.md
 
 docs: $(VENV)/.dev   ## the documentation as a site, in build/site; `make test` runs its code and checks its links
 	$(BIN)/mkdocs build --strict
@@ -75,4 +89,4 @@ bench: $(VENV)/.dev  ## measure speed
 	$(BIN)/python benchmarks/run.py
 
 clean:               ## remove .venv and caches
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
+	rm -rf $(VENV) $(SWEEP) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info

@@ -1,19 +1,22 @@
 """CPU seconds of planning after make_jaxpr, and how good the plans provably are, at scale.
 
-    python -m benchmarks.scale [--cases known|unseen] [--growth] [--only NAME]
+    python -m benchmarks.scale [--cases known|unseen] [--growth] [--only NAME] [--long SEEDS]
 
 Goals, plan and proof together: two axes 5 s and a gap of 2%, three axes 10 s and 10%, four axes
 20 s and 25%; 64 and 128 layers as fast as 8; the first answer that is as good as every named
-strategy within 1 s. CPU seconds of the process, so that a busy machine says the same.
+strategy within 1 s. CPU seconds of the process, so that a busy machine says the same. `--long`
+judges the answers instead: so many seeds, each with far more work and no proof, must not find
+anything better by more than 1%.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import resource
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read when numpy is loaded
@@ -31,6 +34,8 @@ from shardwright.zoo.example import Example
 
 GOALS = {1: (5.0, 0.02), 2: (5.0, 0.02), 3: (10.0, 0.10), 4: (20.0, 0.25)}  # axes: seconds, gap
 FIRST_S = 1.0
+MOST_BYTES = 1.5e9  # of planning, above JAX's own
+LONG_S, BETTER = 60.0, 0.01  # work of a long run (20 times the default), what it may gain
 # Recorded on two cores of our own machines, tracing and compilation included: PyTorch AutoParallel
 # on Llama 3 8B of so many layers, mesh 4x8; XLA auto_sharding (JAX 0.6.2) on GPT of 2 layers.
 AUTOPARALLEL_S = {1: 86.0, 8: 161.0, 32: 224.0}
@@ -42,23 +47,36 @@ DEPTHS, DEVICES = (1, 8, 32, 64, 128), (8, 64, 512, 4096, 65_536)
 class Measured:
     """One planning: seconds of its stages after make_jaxpr, and what was found."""
 
-    before_s: float  # tracing, analysis, cost model
+    before_s: float  # tracing without make_jaxpr, analysis, cost model
     search_s: float
     first_s: float  # until the strategies were priced
     found: Found
-    laps: dict[str, float] = field(default_factory=dict)
+    more_bytes: int  # of the process at its peak, above what it held after make_jaxpr
 
     @property
     def total_s(self) -> float:
         return self.before_s + self.search_s
 
 
+def model_of(program: Example, mesh: dict[str, int], on: str) -> CostModel:
+    """The cost model of a program on a mesh."""
+    traced = trace(program.fn, *program.args, donate_argnums=program.donate_argnums)
+    return CostModel(analyze_program(traced), Mesh(mesh), device(on))
+
+
+def peak_bytes() -> int:
+    """The most memory that this process has held so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
 def measure(program: Example, mesh: dict[str, int], on: str, **options: Any) -> Measured:
     """Plans one program as `partition` does."""
-    jax.make_jaxpr(program.fn)(*program.args)  # JAX remembers it
+    program.args  # noqa: B018  (made when it is first asked for)
     start = time.process_time()
-    traced = trace(program.fn, *program.args, donate_argnums=program.donate_argnums)
-    model = CostModel(analyze_program(traced), Mesh(mesh), device(on))
+    jax.make_jaxpr(program.fn)(*program.args)  # traced once more below, which is left out
+    jaxpr_s, held = time.process_time() - start, peak_bytes()
+    start = time.process_time() + jaxpr_s
+    model = model_of(program, mesh, on)
     ready = time.process_time()
     stages: dict[str, float] = {}
     found = search(
@@ -66,7 +84,8 @@ def measure(program: Example, mesh: dict[str, int], on: str, **options: Any) -> 
     )
     end = time.process_time()
     first = [at for stage, at in stages.items() if stage != "strategies"]
-    return Measured(ready - start, end - ready, min(first, default=end) - ready, found)
+    first_s = min(first, default=end) - ready
+    return Measured(ready - start, end - ready, first_s, found, peak_bytes() - held)
 
 
 def row(case: Case, **options: Any) -> tuple[str, bool]:
@@ -89,8 +108,9 @@ def row(case: Case, **options: Any) -> tuple[str, bool]:
 
 
 def growth() -> bool:
-    """Prints how planning grows with layers, devices and axes; whether depth costs nothing."""
+    """Prints how planning grows with layers, devices and axes; whether depth costs little."""
     seconds: dict[int, float] = {}
+    met = True
     for depth in DEPTHS:
         m = measure(layers(depth), {"data": 8, "model": 8}, "tpu-v5e")
         seconds[depth] = m.search_s
@@ -98,9 +118,10 @@ def growth() -> bool:
         ratio = f"  AutoParallel took {peer / m.total_s:.0f} times as long" if peer else ""
         print(
             f"{depth:4} layers unrolled: {m.total_s:6.2f} s, search {m.search_s:5.2f},"
-            f" gap {m.found.certificate.gap:.2%}{ratio}",
+            f" gap {m.found.certificate.gap:.2%}, memory {m.more_bytes / 1e9:.2f} GB{ratio}",
             flush=True,
         )
+        met &= m.more_bytes <= MOST_BYTES
     for devices in DEVICES:
         side = 1 << ((devices.bit_length() - 1) // 2)
         m = measure(layers(32, scan=True), {"data": devices // side, "model": side}, "h100")
@@ -111,7 +132,20 @@ def growth() -> bool:
         peer = AUTO_SHARDING_S.get(f"16 devices as {shape}")
         ratio = f"  XLA auto_sharding took {peer / m.total_s:.0f} times as long" if peer else ""
         print(f"{shape:8}: {m.total_s:6.2f} s, gap {m.found.certificate.gap:.2%}{ratio}")
-    return max(seconds[64], seconds[128]) <= 1.5 * seconds[8]
+    return met and max(seconds[64], seconds[128]) <= 1.5 * seconds[8]
+
+
+def long_runs(case: Case, seeds: int) -> tuple[str, bool]:
+    """(a line of the table, whether no long run finds anything better)."""
+    name, mesh, on = case
+    model = model_of(example(name), mesh, on)
+    usual = search(model).cost.step_s
+    runs = [search(model, seconds=LONG_S, seed=seed, exact=False) for seed in range(seeds)]
+    best = min(found.cost.step_s for found in runs)
+    met = best >= usual * (1 - BETTER)
+    shape = "x".join(map(str, mesh.values()))
+    text = f"{name:18} {shape:10} {on:8} {usual * 1e3:10.4f} ms, long runs {best * 1e3:10.4f} ms"
+    return f"{text}  {best / usual - 1:+.2%}  {'' if met else 'MISSED'}", met
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -122,6 +156,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="programs whose name contains this")
     parser.add_argument("--axes", type=int, help="meshes of so many axes")
     parser.add_argument("--seconds", type=float)
+    parser.add_argument("--long", type=int, metavar="SEEDS", help="judge the answers by long runs")
     args = parser.parse_args(argv)
     met = True
     for title, cases in {"known": KNOWN, "unseen": UNSEEN}.items():
@@ -130,10 +165,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(title)
         for case in cases:
             if args.only in case[0] and args.axes in (None, len(case[1])):
-                text, good = row(case, seconds=args.seconds)
+                long = args.long is not None
+                judged = long_runs(case, args.long) if long else row(case, seconds=args.seconds)
+                text, good = judged
                 print(text, flush=True)
                 met &= good
-    if args.growth or (args.cases is None and not args.only):
+    if args.growth or (args.cases is None and not args.only and args.long is None):
         met &= growth()
     return 0 if met else 1
 

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import os
 
-_FLAG = "--xla_force_host_platform_device_count"
-if _FLAG not in os.environ.get("XLA_FLAGS", ""):
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_FLAG}=8".strip()
+# Machine code is compiled quickly, not well: a fifth of the time. Partitioning, collectives and
+# buffers, which tests read, are settled before machine code is made.
+_FLAGS = {
+    "--xla_force_host_platform_device_count": "8",
+    "--xla_backend_optimization_level": "0",
+    "--xla_llvm_disable_expensive_passes": "true",
+    "--xla_cpu_use_fusion_emitters": "false",
+}
+_given = os.environ.get("XLA_FLAGS", "")
+_added = [f"{flag}={value}" for flag, value in _FLAGS.items() if flag not in _given]
+os.environ["XLA_FLAGS"] = " ".join([_given, *_added]).strip()
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Threads of XLA:CPU's pools. On two cores the default is one per device: all can wait at a
 # rendezvous while the compute they wait for finds no thread, and XLA then aborts.

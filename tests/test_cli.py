@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -60,6 +61,23 @@ def test_plan_prints_saves_and_writes_a_page(train: str) -> None:
     assert result.stderr == ""
     assert json.loads(Path("plan.json").read_text())["specs"]["x"] == [["data"], []]
     assert Path("plan.html").read_text().startswith("<!doctype html>")
+
+
+def test_an_interrupted_search_prints_its_best_and_exits_130(
+    train: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(
+        importlib.import_module("shardwright.search.search")._Run, "_local_search", interrupt
+    )
+    result = run("plan", train, *PLAN, "--save", "plan.json")
+    assert result.exit_code == 130
+    assert "the search was interrupted: this is the best found so far" in result.stdout
+    assert json.loads(Path("plan.json").read_text())["search"]["interrupted"] is True
+    monkeypatch.setattr("shardwright.api.partition", interrupt)  # before there is anything
+    assert run("plan", train, *PLAN).exit_code == 130
 
 
 def test_show_prints_the_same(train: str) -> None:

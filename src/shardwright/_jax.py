@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -200,7 +201,8 @@ def with_axis(mesh: Any, name: str) -> Any:
 def opened(eqn: Any) -> Any:
     """The jaxpr that JAX lowers an equation to, where that is not the equation itself.
 
-    Of sparse primitives, run_state and loops under vmap; None for others.
+    Of sparse primitives, run_state, loops under vmap, and primitives of other libraries that are
+    lowered as JAX functions; None for others.
     """
     name = eqn.primitive.name
     if name == "while":
@@ -211,7 +213,7 @@ def opened(eqn: Any) -> Any:
         module = importlib.import_module(f"jax.experimental.sparse.{name[:4]}")
         compute = getattr(module, f"_{name}_impl", None)
     else:
-        return None
+        compute = _lowered_as(eqn.primitive)
     if compute is None:
         return None
 
@@ -224,6 +226,25 @@ def opened(eqn: Any) -> Any:
             return retrace(call, [v.aval for v in eqn.invars])
     except NotImplementedError:  # references to what only a kernel has
         return None
+
+
+@lru_cache(maxsize=1024)
+def _lowered_as(primitive: Any) -> Callable[..., Any] | None:
+    """The JAX function that a library's primitive is lowered as on every platform, if it is one.
+
+    None for JAX's own primitives, which have rules, and for kernels.
+    """
+    from jax._src.interpreters import mlir
+
+    entry = mlir._lowerings.get(primitive)
+    kernels = mlir._platform_specific_lowerings.values()
+    if entry is None or any(primitive in table for table in kernels):
+        return None
+    if getattr(entry.rule, "__qualname__", "") != "lower_fun.<locals>.f_lowered":
+        return None
+    function = inspect.getclosurevars(entry.rule).nonlocals["fun"]
+    own = (getattr(function, "__module__", None) or "").partition(".")[0] == "jax"
+    return None if own else function
 
 
 def _plain_while(eqn: Any) -> Any:

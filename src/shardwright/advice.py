@@ -7,11 +7,12 @@ from typing import Any
 
 import jax
 
+from shardwright.binding import Bound
 from shardwright.compare import count, make_rows, plan_jobs
 from shardwright.cost.residuals import Residual, find_residuals
 from shardwright.errors import ShardwrightError
 from shardwright.options import Options, read_options
-from shardwright.plan import Bound, Plan
+from shardwright.plan import Plan
 from shardwright.program.types import Program
 from shardwright.record.advice import AdviceRecord
 from shardwright.record.comparison import Row

@@ -15,13 +15,14 @@ from shardwright import _jax
 from shardwright import cache as plan_cache
 from shardwright.agreement import Proposal, take_plan
 from shardwright.analysis.analysis import Analysis, analyze_program, check_labels
+from shardwright.binding import Bound
 from shardwright.cost.devices import Device
 from shardwright.errors import ShardwrightError
 from shardwright.lowering.jit import PlannedFunction
 from shardwright.mesh import Mesh
 from shardwright.notebook import cell_progress
 from shardwright.options import Options, read_options
-from shardwright.plan import Bound, Plan
+from shardwright.plan import Plan
 from shardwright.program.arguments import asks_which
 from shardwright.program.fingerprint import content
 from shardwright.program.pins import argument_pins

@@ -9,6 +9,7 @@ from typing import Any
 
 from shardwright.analysis.analysis import Analysis, analyze_program
 from shardwright.analysis.table import human_bytes
+from shardwright.binding import Bound
 from shardwright.cost.breakdown import Breakdown
 from shardwright.cost.cost import Cost
 from shardwright.cost.devices import Device
@@ -18,7 +19,7 @@ from shardwright.errors import ShardwrightError
 from shardwright.in_shardings import Given, resolve
 from shardwright.mesh import Mesh
 from shardwright.options import Positions, number, positions
-from shardwright.plan import Bound, Plan
+from shardwright.plan import Plan
 from shardwright.program.arguments import asks_which
 from shardwright.program.tracing import trace_call
 from shardwright.record.build import build_record

@@ -41,8 +41,9 @@ def cell_progress() -> Callable[[Progress], None] | None:
 
 
 def progress_text(p: Progress) -> str:
-    """proof: best 4.60 s, at least 4.52 s; 2.8k plans, 1.9k/s"""
+    """proof, placement 3 of 40: best 4.60 s, at least 4.52 s; 2.8k plans, 1.9k/s"""
     best = human_seconds(p.best_s) if p.best_s < OVER_MEMORY_S else "nothing fits yet"
     bound = f", at least {human_seconds(p.bound_s)}" if p.bound_s else ""
     rate = f"{human_count(p.evaluations)} plans, {human_count(p.per_s)}/s"
-    return f"{p.stage}: best {best}{bound}; {rate}"
+    trying = f", {p.trying}" if p.trying else ""
+    return f"{p.stage}{trying}: best {best}{bound}; {rate}"

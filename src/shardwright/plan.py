@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import copy
-import functools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,29 +14,27 @@ from jax.tree_util import keystr
 
 from shardwright import _jax
 from shardwright.agreement import leaving_word, meet
-from shardwright.analysis.analysis import Analysis, analyze_program
-from shardwright.analysis.unshare import unshare_all
+from shardwright.binding import Bound, bind_record, call_types, check_arguments
 from shardwright.cost.breakdown import Breakdown
 from shardwright.cost.cost import Cost
 from shardwright.cost.devices import Device
-from shardwright.cost.model import CostModel, model_ir
+from shardwright.cost.model import model_ir
 from shardwright.errors import ShardwrightError
 from shardwright.lowering.jit import PlannedFunction, as_set, jax_mesh, sharding
 from shardwright.lowering.local import from_local, local_part
 from shardwright.lowering.specs import partition_spec
-from shardwright.lowering.steps import Steps, make_steps
+from shardwright.lowering.steps import Steps
 from shardwright.lowering.unchanged import check_types
 from shardwright.mesh import Mesh
 from shardwright.program.arguments import Signature, check_callable, sign
 from shardwright.program.build import build
-from shardwright.program.fingerprint import argument_types, content, fingerprint
+from shardwright.program.fingerprint import content
 from shardwright.program.tracing import trace_jaxpr
 from shardwright.program.types import Program, format_type
-from shardwright.record.build import call_of, overrides_of, specs_of
+from shardwright.record.build import call_of
 from shardwright.record.files import read_record, write_record
 from shardwright.record.types import Claim, PlanRecord
 from shardwright.search.exact import Certificate
-from shardwright.spmd.decisions import Decisions, Entry, State, decide
 from shardwright.spmd.ir import Collective, Ir
 
 if TYPE_CHECKING:
@@ -207,21 +204,14 @@ class Plan:
         """The plan tied to a function and arguments; says what changed when they do not match."""
         signature = self._sign(fn, args, kwargs)
         leaves = signature.leaves(args, kwargs)
-        self._check_arguments(signature.name, _types(signature, leaves))
+        check_arguments(self.record, signature.name, call_types(signature, leaves))
         program = build(trace_jaxpr(fn, signature, leaves), signature)
         return self.bind_program(fn, program)
 
     def bind_program(self, fn: Callable[..., Any], program: Program) -> Plan:
         """The plan tied to a function that has been traced; raises when it is another program."""
-        self._check_matches(program)
-        record = self.record
-        analysis = analyze_program(program, record.asked.labels or None)
-        analysis = unshare_all(analysis, record.unshared)
-        model = CostModel(
-            analysis, self.mesh, self.device, overlap=self.cost.overlap, pinned=record.pinned
-        )
-        bound = Bound(fn, program, model, self._decisions(model))
-        return Plan(replace(record, call=call_of(program)), bound, cached=self.cached)
+        bound = bind_record(self.record, fn, program)
+        return Plan(replace(self.record, call=call_of(program)), bound, cached=self.cached)
 
     def _sign(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Signature:
         asked, mesh = self.record.asked, self.mesh
@@ -239,55 +229,6 @@ class Plan:
             return False
         got = [format_type(jax.typeof(x)) for x in leaves]
         return got == list(self._bound.steps.types.values())
-
-    def _check_arguments(self, name: str, now: Mapping[str, str]) -> None:
-        """Raises unless a call has the planned arguments, {path: type}."""
-        planned = self.record.arguments
-        changes = [
-            f"{p}: was {planned[p]}, is {now[p]}"
-            for p in planned
-            if p in now and planned[p] != now[p]
-        ]
-        changes += [f"{p}: {planned[p]} is gone" for p in planned if p not in now]
-        changes += [f"{p}: {now[p]} is new" for p in now if p not in planned]
-        if changes:
-            raise _another_program(name, changes)
-
-    def _check_matches(self, program: Program) -> None:
-        """Raises unless a program has the planned ops; its arguments have been checked."""
-        if fingerprint(program) == self.record.fingerprint:
-            return
-        words, was_weak = ("an array", "a Python number"), self.record.weakly_typed
-        changes = [
-            f"{path}: was {words[path in was_weak]}, is {words[weak]}: another dtype may result"
-            for path, weak in zip(argument_types(program), program.signature.weak, strict=True)
-            if weak != (path in was_weak)
-        ]
-        planned_ops, ops = self.record.ops, len(program.ops)
-        if not changes and planned_ops == ops:
-            changes = [f"the computation: {ops} ops as before, but not the same ones"]
-        elif not changes:
-            changes = [f"the computation: was {planned_ops} ops, is {ops}"]
-        raise _another_program(program.name, changes)
-
-    def _decisions(self, model: CostModel) -> Decisions:
-        """What was decided, in a model of the program; it must mean what it meant when written."""
-        record, lists = self.record, _to_state(self.decisions, model.analysis)
-        decisions, now = Decisions(lists), None
-        try:
-            layouts = model.layouts.of_value
-            overrides = {int(layouts[row.value]): row.placement for row in record.overrides}
-            decisions = decide(lists, overrides)
-            now = (overrides_of(model, decisions), *specs_of(model, decisions))
-        except (IndexError, KeyError, TypeError):  # an override of something that is not there
-            pass
-        if now != (record.overrides, record.specs, record.result_specs):
-            raise ShardwrightError(
-                "the decisions of this plan mean another sharding here than when it was made",
-                by=f"Shardwright {record.shardwright}",
-                try_="plan again, or use the Shardwright that wrote it",
-            )
-        return decisions
 
     def _ready(self) -> tuple[Signature, Steps]:
         bound = self._require("running")
@@ -338,9 +279,9 @@ class Plan:
             if signature.match(args, kwargs) is None:  # by name perhaps, or something else
                 signature = self._sign(bound.fn, args, kwargs)
         leaves = signature.leaves(args, kwargs)
-        types, specs = _types(signature, leaves), self.specs()
+        types, specs = call_types(signature, leaves), self.specs()
         if bound is not None:
-            self._check_arguments(signature.name, types)
+            check_arguments(self.record, signature.name, types)
             wanted = [specs[path] for path in signature.paths]
         else:  # the file has no function to say what is called how
             if len(leaves) != len(specs):
@@ -489,39 +430,9 @@ class Plan:
         return to_html(self.record) if beside is None else side_by_side(self.record, beside.record)
 
 
-@dataclass(frozen=True)
-class Bound:
-    """A plan's program: what is needed to run or print it."""
-
-    fn: Callable[..., Any]
-    program: Program
-    model: CostModel
-    decisions: Decisions
-
-    @functools.cached_property
-    def steps(self) -> Steps:
-        """What lowering does at each op, made when it is first needed."""
-        return make_steps(self.model, self.decisions)
-
-
 def load(path: str | Path) -> Plan:
     """The plan saved at `path`; bind() or jit() check that the program still matches."""
     return Plan(read_record(path))
-
-
-def _another_program(name: str, changes: list[str]) -> ShardwrightError:
-    more = f"\n... and {len(changes) - 8} more" if len(changes) > 8 else ""
-    return ShardwrightError(
-        f"this plan was made for another program than {name}",
-        changed="\n".join(changes[:8]) + more,
-        try_="partition() again, or pass the function and shapes it was made for",
-    )
-
-
-def _types(signature: Signature, leaves: Sequence[Any]) -> dict[str, str]:
-    """{path: type} of the leaves of a call."""
-    types = [format_type(jax.typeof(x)) for x in leaves]
-    return dict(zip(signature.paths, types, strict=True))
 
 
 def _forms(tree: Any) -> Any:
@@ -536,18 +447,3 @@ def _put(leaf: Any, place: NamedSharding, *, own: bool) -> Any:
     if own and isinstance(leaf, jax.Array):  # device_put shares what is there already
         leaf = jax.numpy.copy(leaf)
     return jax.device_put(leaf, place)
-
-
-def _to_state(decisions: Mapping[str, Sequence[Claim]], analysis: Analysis) -> State:
-    """The lists of a plan, by the groups of an analysis."""
-    index = {g.label: g.index for g in analysis.all_groups}
-    unknown = [c.group for claims in decisions.values() for c in claims if c.group not in index]
-    if unknown:
-        raise ShardwrightError(
-            f"the plan decides about {unknown[0]!r}, which this program does not have",
-            try_=", ".join(list(index)[:12]),
-        )
-    return tuple(
-        tuple(Entry(index[c.group], c.bits, c.scope) for c in claims)
-        for claims in decisions.values()
-    )

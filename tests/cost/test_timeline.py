@@ -30,6 +30,8 @@ def test_seconds_and_bytes_are_the_plans(program: str, tactics: str) -> None:
     )  # fmt: skip
     assert compute_s == pytest.approx(record.cost.compute_s, rel=1e-9)
     assert link_s == pytest.approx(record.cost.link_s, rel=1e-9)
+    hidden_s = sum(c.count * c.hidden_s for c in record.collectives)
+    assert hidden_s == pytest.approx(record.cost.hidden_s, rel=1e-9)
     assert max(sum(span.bytes) for span in line.spans) == record.cost.peak_bytes
     at_peak = max(line.spans, key=lambda span: sum(span.bytes)).bytes
     kinds = dict(zip(KINDS, at_peak, strict=True))

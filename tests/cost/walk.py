@@ -42,7 +42,7 @@ class Walk:
     def __init__(self, model: CostModel) -> None:
         self.model, self.program = model, model.analysis.program
         self.layouts = _Unfolded(model.analysis, model.mesh.sizes)
-        rounds = find_trips(self.program)
+        rounds = find_trips(self.program, find_sums(self.program))
         self.ops = fold_ops(model.analysis, self.layouts, rounds)  # values differ: no two fold
         self.weights, self.runs = region_weights(self.program), region_runs(self.program)
         self.sums = find_sums(self.program)

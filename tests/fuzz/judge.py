@@ -19,9 +19,10 @@ import jax.numpy as jnp
 import numpy as np
 
 import shardwright as sw
+from shardwright.binding import Bound
 from shardwright.cost.model import CostModel
 from shardwright.mesh import Mesh
-from shardwright.plan import Bound, Plan
+from shardwright.plan import Plan
 from shardwright.record.build import build_record
 from shardwright.record.types import Asked
 from shardwright.referee.compiled import read_collectives, read_memory, totals
@@ -34,7 +35,7 @@ from shardwright.spmd.decisions import State, decide, decide_all
 from shardwright.zoo.example import QUICK
 from tests.cost.walk import walk_cost
 from tests.fuzz.generator import FOUND, RANDOM, Case
-from tests.fuzz.numbers import wrong_numbers
+from tests.fuzz.numbers import fails_alone, wrong_numbers
 from tests.plans.runs import DEVICES
 
 SECONDS = 0.3  # of search
@@ -103,8 +104,9 @@ def _judge(case: Case, proofs: bool, files: bool) -> Verdict:
         compiled = plan.jit(fn).lower(*inputs).compile(QUICK)
         _judge_bytes(verdict, plan, compiled)
         results = jax.tree.leaves(compiled(*_tuple(plan.place(*inputs), inputs)))
-    except Exception:
-        verdict.add("run crash", _trace())
+    except Exception as error:
+        said = _trace()
+        verdict.add("one device" if fails_alone(fn, case, str(error)) else "run crash", said)
         return verdict
     verdict.findings += wrong_numbers(case, fn, [np.asarray(x) for x in results])
     return verdict

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -23,18 +26,25 @@ def wrong_numbers(case: Case, fn: Any, results: list[np.ndarray]) -> list[tuple[
     Where results differ, so may those of one device for inputs that are one ulp away: of sorts,
     comparisons and steps. What such inputs change makes a result "sensitive", not wrong. And XLA
     may be wrong on one device (it merges two dynamic slices and loses a clamp): a result that is
-    the same when JAX computes op by op is right.
+    the same when JAX computes op by op is right. Where XLA fails on one device, op by op is the
+    judge.
     """
-    alone = jax.jit(fn).lower(*case.types()).compile(QUICK)
-    wanted = [np.asarray(x) for x in jax.tree.leaves(alone(*case.inputs()))]
+    try:
+        alone: Callable[..., Any] = jax.jit(fn).lower(*case.types()).compile(QUICK)
+        wanted = [np.asarray(x) for x in jax.tree.leaves(alone(*case.inputs()))]
+        findings = []
+    except jax.errors.JaxRuntimeError as failure:
+        alone = partial(op_by_op, fn)
+        wanted = alone(*case.inputs())
+        findings = [("one device", f"plain jax.jit fails: {failure}")]
     shapes = [[(x.shape, x.dtype) for x in xs] for xs in (results, wanted)]
     if shapes[0] != shapes[1]:
-        return [("numbers", f"types {shapes[0]} instead of {shapes[1]}")]
+        return [*findings, ("numbers", f"types {shapes[0]} instead of {shapes[1]}")]
     share = tolerance(fn, case)
     off = [error(got, want) for got, want in zip(results, wanted, strict=True)]
     allowed = [share * scale(want) + ABSOLUTE for want in wanted]
     if all(o <= a for o, a in zip(off, allowed, strict=True)):
-        return []
+        return findings
     changes = [0.0] * len(wanted)
     for trial in range(PERTURBED):
         rng = np.random.default_rng(trial)
@@ -43,12 +53,12 @@ def wrong_numbers(case: Case, fn: Any, results: list[np.ndarray]) -> list[tuple[
             changes[n] = max(changes[n], 4 * error(got, want))
     right = [False] * len(wanted)
     if any(o > max(a, c) for o, a, c in zip(off, allowed, changes, strict=True)):
-        meant = op_by_op(fn, case)
+        meant = op_by_op(fn, *case.inputs())
         right = [
             error(got, m) <= share * scale(m) + ABSOLUTE
             for got, m in zip(results, meant, strict=True)
         ]
-    return [
+    return findings + [
         (
             "sensitive" if off[n] <= changes[n] else "one device" if right[n] else "numbers",
             f"result {n} {want.dtype}{list(want.shape)} is off by {off[n]:.3g}, one ulp by"
@@ -60,10 +70,20 @@ def wrong_numbers(case: Case, fn: Any, results: list[np.ndarray]) -> list[tuple[
     ]
 
 
-def op_by_op(fn: Any, case: Case) -> list[np.ndarray]:
+def op_by_op(fn: Any, *inputs: np.ndarray) -> list[np.ndarray]:
     """The results when every op is compiled alone: what the program means."""
     with jax.disable_jit():
-        return [np.asarray(x) for x in jax.tree.leaves(fn(*map(jnp.asarray, case.inputs())))]
+        return [np.asarray(x) for x in jax.tree.leaves(fn(*map(jnp.asarray, inputs)))]
+
+
+def fails_alone(fn: Any, case: Case, failure: str) -> bool:
+    """Whether plain jax.jit fails on one device as a plan did: in the same lines of XLA."""
+    try:
+        jax.block_until_ready(jax.jit(fn).lower(*case.types()).compile(QUICK)(*case.inputs()))
+    except jax.errors.JaxRuntimeError as error:
+        plain, planned = (re.findall(r"\w+\.cc:\d+", text) for text in (str(error), failure))
+        return bool(plain) and plain == planned
+    return False
 
 
 def tolerance(fn: Any, case: Case) -> float:

@@ -193,6 +193,18 @@ KERNELS = {
 }  # fmt: skip
 
 
+# Groups of a convolution over which an axis does not divide: XLA paired padded ones with the wrong
+# kernels, or aborted.
+GROUPS = {
+    f"{name} of {channels} on {n}": Row(fn, (f32(4, 6, 6, channels), f32(1, 1, 1, channels)), mesh)
+    for channels, n, mesh in [(13, 2, TWO), (13, 4, FOUR), (12, 8, EIGHT)]
+    for name, fn in {
+        "depthwise": lambda x, w: conv(jnp.sin(x), jnp.sin(w), x.shape[-1]),
+        "its gradient": gradient_of_sum(lambda x, w: conv(x, w, x.shape[-1]), 0, 1),
+    }.items()
+}
+
+
 # A carry that the body returns as a literal raised a bare ValueError.
 def literal_in_while(x: Any) -> Any:
     return lax.while_loop(
@@ -386,10 +398,53 @@ INVARIANT = {
     for mesh in (FOUR, FOUR_TWO)
 }  # fmt: skip
 
+
+def of_equal_entries(pick: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    """A dot with what an op makes of a gradient that is zero: x does not reach the loss."""
+
+    def fn(x: Any, w: Any, i: Any) -> Any:
+        zeros = jax.grad(lambda x: jnp.sum(jnp.sin(w)))(x)
+        picked = pick(zeros, i)
+        return picked @ w[: picked.shape[-1]]
+
+    return fn
+
+
+# Ops on equal entries, which XLA folds into constants: their results were gathered and summed.
+EQUAL = {
+    name: Row(of_equal_entries(pick), (f32(64, 64), f32(64, 64), np.int32(3)), TWO)
+    for name, pick in {
+        "transpose": lambda z, i: z.T,
+        "reverse": lambda z, i: z[::-1],
+        "slice": lambda z, i: z[8:40, :48],
+        "slice at an index": lambda z, i: lax.dynamic_slice(z, (i, i), (32, 48)),
+        "rows at indices": lambda z, i: jnp.take(z, jnp.arange(16) + i, axis=0, mode="clip"),
+        "rows or a fill": lambda z, i: jnp.take(z, jnp.arange(16) + 16 * i, axis=0, mode="fill"),
+        "sum": lambda z, i: jnp.cos(z).sum(0),
+        "largest of ones": lambda z, i: jnp.cos(z).max(1).T,
+    }.items()
+}
+
+
+def recomputed(x: Any, w: Any) -> Any:
+    """A gradient whose dots read one weight twice behind the barrier of a remat body."""
+    return jax.grad(lambda x: jnp.sum(jnp.sin(jax.checkpoint(lambda x: jnp.tanh(x @ w))(x))))(x)
+
+
+# Behind that barrier XLA took the sharding of one use and gathered for the other.
+REMATS = {
+    f"{rows} rows": Row(
+        recomputed, (f32(rows, 16), f32(16, 16)), FOUR, [sw.Replicate("x"), sw.Replicate("w")],
+        device="slow links",
+    )
+    for rows in (1, 3)
+}  # fmt: skip
+
 FAMILIES = {
     "entries": ENTRIES, "starts": STARTS, "alone": ALONE, "kernels": KERNELS,
     "literals": LITERALS, "two axes": TWO_AXES, "copies": COPIES, "carries": CARRIES,
     "branches": BRANCHES, "best": BEST, "aligned": ALIGNED, "invariant": INVARIANT,
+    "equal": EQUAL, "groups": GROUPS, "remats": REMATS,
 }  # fmt: skip
 ROWS = {f"{family}: {name}": row for family, rows in FAMILIES.items() for name, row in rows.items()}
 

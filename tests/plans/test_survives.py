@@ -375,6 +375,28 @@ def test_settings_of_jax(name: str) -> None:
         close(out, forward(params, x))
 
 
+@pytest.mark.parametrize("level", ["log", "disallow", "disallow_explicit"])
+def test_transfer_guards(level: str, the_plan: sw.Plan, planned: Any) -> None:
+    """What plan.place has placed is not moved again, on the first call or later."""
+    placed = the_plan.place(PARAMS, X)
+    fresh = the_plan.jit(forward)
+    with jax.transfer_guard(level):
+        outs = [fresh(*placed), fresh(*placed), planned(*placed)]
+    for out in outs:
+        close(out, forward(PARAMS, X))
+
+
+def test_numpy_and_weak_types(planned: Any) -> None:
+    """Host arrays are arguments like any other; so is an array of JAX's with a weak type."""
+    close(planned(jax.tree.map(np.asarray, PARAMS), np.asarray(X)), forward(PARAMS, X))
+    two, three = jnp.asarray(2.0), jnp.asarray(3.0)
+    assert two.weak_type
+    weak = plan(lambda x, s: x * s, X, two, tactics=[sw.Pin("x", 0, "data")])
+    close(weak.jit()(X, three), X * 3)
+    strong = plan(lambda x, s: x * s, X, jnp.float32(2), tactics=[sw.Pin("x", 0, "data")])
+    close(strong.jit()(X, np.float32(3)), X * 3)
+
+
 POLICIES: dict[str, Any] = {
     "dots": jax.checkpoint_policies.dots_saveable,
     "nothing": jax.checkpoint_policies.nothing_saveable,

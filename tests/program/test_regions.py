@@ -257,6 +257,23 @@ def test_an_unknown_primitive_is_opaque_counted_and_no_error() -> None:
     )
 
 
+def test_a_primitive_lowered_as_a_jax_function_is_opened() -> None:
+    """Equinox's own primitives (of its loops and errors), batched or not, are ops with rules."""
+    import equinox.internal as eqxi
+
+    def fn(x: Array) -> Array:
+        def one(row: Array) -> Array:
+            stop = eqxi.unvmap_any(row.sum() > 0)
+            return eqxi.nondifferentiable_backward(jnp.where(stop, row, eqxi.nonbatchable(2.0)))
+
+        return jax.vmap(one)(x)
+
+    program = trace(fn, X)
+    check(program)
+    assert not program.opaque
+    assert "reduce_or" in [op.name for op in program.ops]
+
+
 def test_a_constraint_of_the_user_is_a_pin() -> None:
     auto = (jax.sharding.AxisType.Auto,) * 2
     mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=auto)

@@ -15,6 +15,8 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from shardwright.errors import ShardwrightError
+from shardwright.referee import host_child
+from shardwright.referee.child import Request
 from shardwright.referee.compiled import involuntary_remats, totals
 from shardwright.referee.host_child import _environment, compile_in_child
 from shardwright.referee.targets import (
@@ -239,6 +241,20 @@ def test_shardings_left_open_are_the_compilers_choice_in_a_child_too() -> None:
     np.testing.assert_array_equal(there, here)
     assert compiled.memory.output_bytes == child.memory.output_bytes == 16 * 8 // 4 * F32
     assert child.collectives == []
+
+
+def test_a_child_that_hangs_or_dies_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = Request(b"no program", 8, ([], []), [], [])
+    with pytest.raises(ShardwrightError, match="for 8 host devices failed with code") as died:
+        host_child.ask(broken, 8)
+    assert "Error" in died.value.facts["said"]  # what it printed last
+    monkeypatch.setattr(host_child, "LIMIT_S", 0.01)
+    with pytest.raises(ShardwrightError) as late:
+        host_child.ask(broken, 8)
+    assert str(late.value) == (
+        "the child process for 8 host devices was not done after 0.01 s and was ended\n"
+        "  try     a smaller program: fewer layers, or fewer devices"
+    )
 
 
 def test_a_program_that_calls_back_compiles_in_a_child_but_does_not_run() -> None:

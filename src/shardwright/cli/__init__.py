@@ -13,6 +13,7 @@ import click
 from shardwright import __version__
 from shardwright.cli.judging import check, verify
 from shardwright.cli.listing import calibrate, devices, rules, zoo
+from shardwright.cli.output import INTERRUPTED
 from shardwright.cli.planning import analyze, plan
 from shardwright.cli.reading import diff, explain, report, show, trace
 from shardwright.cli.variants import advice, compare
@@ -32,7 +33,7 @@ class Commands(click.Group):
             click.echo(f"ShardwrightError: {error}", err=True)
             ctx.exit(2)
         except KeyboardInterrupt:
-            ctx.exit(130)
+            ctx.exit(INTERRUPTED)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -22,6 +22,7 @@ from shardwright.notebook import progress_text
 from shardwright.report.words import columns
 
 STDOUT = "-"
+INTERRUPTED = 130  # the exit code of what SIGINT ended: 128 + 2, as shells have it
 _STYLES = (  # of what a line begins with, or has in it
     (re.compile(r"^[\w.<>]+ on \d+ x .*$", re.MULTILINE), "bold"),
     (re.compile(r"^[\w-]+ \(\d+\):", re.MULTILINE), "bold cyan"),

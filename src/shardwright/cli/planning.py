@@ -9,7 +9,15 @@ import click
 from shardwright import api
 from shardwright.cli.input import find_call, parse_bytes, parse_mesh, parse_tactic
 from shardwright.cli.options import call_options, json_option, plan_options, target_argument
-from shardwright.cli.output import STDOUT, say, say_json, search_progress, working, write
+from shardwright.cli.output import (
+    INTERRUPTED,
+    STDOUT,
+    say,
+    say_json,
+    search_progress,
+    working,
+    write,
+)
 from shardwright.record.files import record_text
 from shardwright.record.plain import encode
 
@@ -43,6 +51,8 @@ def plan(
         say_json(encode(made.record))
     elif not given["quiet"] and STDOUT not in files:
         say(made.explain() if given["explain"] else str(made))
+    if made.record.search.interrupted:  # the best so far is there, and scripts are told
+        click.get_current_context().exit(INTERRUPTED)
 
 
 @click.command()

@@ -8,12 +8,10 @@ so a phase takes max(compute, hideable links) + blocking links. Every factor cou
 *columns*: the compute of phase k is column 2k, its hideable links are column 2k + 1.
 
 The sum of minima is not a sum over factors, but it has bounds that are: min(c, l) <= w c + (1-w) l
-for every w in [0, 1].
+for every *weight* w in [0, 1] (op_table.py).
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -45,6 +43,10 @@ class Hiding:
     def columns(self) -> int:
         return 2 * len(self.phases)
 
+    def number(self, phase: int) -> int | None:
+        """The number of a phase among those in which something hides; None: nothing does."""
+        return self._number.get(phase)
+
     def compute_column(self, phase: int) -> int | None:
         """The column of a phase's compute; None where nothing hides behind it."""
         return 2 * self._number[phase] if phase in self._number else None
@@ -52,14 +54,6 @@ class Hiding:
     def link_column(self, phase: int) -> int | None:
         """The column of a phase's hideable links."""
         return 2 * self._number[phase] + 1 if phase in self._number else None
-
-    def coefficients(self, shares: Sequence[float] | np.ndarray) -> np.ndarray:
-        """[columns] by which to weigh the columns for an upper bound of what is hidden.
-
-        `shares` are w of each phase, in [0, 1]: that of its compute.
-        """
-        both = np.array([[w, 1.0 - w] for w in shares])
-        return both.reshape(self.columns)
 
 
 def hidden_s(columns: np.ndarray) -> np.ndarray:

@@ -7,7 +7,7 @@ kept in it, and threads may share one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,10 +29,10 @@ from shardwright.spmd.decisions import Decisions, Placement
 from shardwright.spmd.follow import Choice
 from shardwright.spmd.ir import Collective, Ir, Partitioned, build_ir, find_collectives
 from shardwright.spmd.layouts import Layouts
-from shardwright.spmd.moves import ALL_GATHER
+from shardwright.spmd.moves import ALL_GATHER, Move
 from shardwright.spmd.opclass import fold_ops
 from shardwright.spmd.slack import find_slack
-from shardwright.spmd.sums import find_summed, find_trips
+from shardwright.spmd.sums import find_summed, find_sums, find_trips
 from shardwright.spmd.weights import weigh
 
 
@@ -73,13 +73,15 @@ class CostModel:
         self.analysis, self.mesh, self.device, self.overlap = analysis, mesh, device, overlap
         self.pinned = dict(pinned or {})  # value -> axes per dim, whatever the lists say
         self.prices = DevicePrices(mesh, device)
+        self.sums = find_sums(program)
         self.layouts = Layouts(
-            analysis, mesh.sizes, pinned, find_shard_maps(program, mesh), find_summed(program)
-        )
-        self.classes = fold_ops(analysis, self.layouts, find_trips(program))
+            analysis, mesh.sizes, pinned, find_shard_maps(program, mesh),
+            find_summed(program, self.sums),
+        )  # fmt: skip
+        self.classes = fold_ops(analysis, self.layouts, find_trips(program, self.sums))
         self.fusion = find_fusions(program, device)
         self.slack = find_slack(program)
-        self.weights = weigh(program, self.classes, self.layouts.of_value, self.slack)
+        self.weights = weigh(program, self.sums, self.classes, self.layouts.of_value, self.slack)
         hides = overlap is None and bool(device.hides)
         if device.breadth_first:
             self.schedule = breadth_first(program, self.fusion)
@@ -162,6 +164,22 @@ class CostModel:
         columns = self.graph.column_sums(self.graph.rows(placements))[0]
         return columns[0::2], columns[1::2]
 
+    def hidden_of(self, decisions: Decisions) -> Callable[[Move, int], float]:
+        """A function of a move and the phase that it hides behind: its seconds behind compute."""
+        if self.overlap is not None:  # of all links alike
+            cost = self.cost(decisions)
+            part = cost.hidden_s / cost.link_s if cost.link_s else 0.0
+            return lambda move, phase: part * self.prices.move_s(move)
+        compute, links = self.columns(decisions)
+        part_of = {
+            phase: min(c, link) / link
+            for phase, c, link in zip(
+                self.graph.hiding.phases, compute.tolist(), links.tolist(), strict=True
+            )
+            if link
+        }
+        return lambda move, phase: part_of.get(phase, 0.0) * self.prices.hideable_s([move])
+
     def place(self, decisions: Sequence[Decisions]) -> tuple[np.ndarray, np.ndarray]:
         """(placements [B, S, A], local bytes [B, S]): as the lists say, then overrides and pins."""
         lists = list(dict.fromkeys([d.lists for d in decisions]))
@@ -209,7 +227,8 @@ def partitioned(model: CostModel, decisions: Decisions) -> Partitioned:
     """The program as decided, as the IR wants it."""
     return Partitioned(
         model.analysis.program, model.layouts, model.classes, model.stored(decisions),
-        model.choices(decisions), model.prices, model.mesh.axes,
+        model.choices(decisions), model.prices, model.mesh.axes, model.slack,
+        model.hidden_of(decisions),
     )  # fmt: skip
 
 

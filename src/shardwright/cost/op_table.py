@@ -7,7 +7,9 @@ never above the seconds of a state:
 - a transfer that several uses share is made once for each placement that some of them need: for
   each placement one use is named that pays for it, and the others pay nothing;
 - of a reduction that n leaves share, either each leaf is reduced, or one does for all: a leaf pays
-  the lesser of its own reduction and one n-th of the common one.
+  the lesser of its own reduction and one n-th of the common one;
+- a phase takes the longer of compute c and hideable links l, which is at least c + w (l - c) for
+  every w in [0, 1]: charges are affine in the *weight* w of each phase.
 """
 
 from __future__ import annotations
@@ -29,7 +31,6 @@ from shardwright.spmd.follow import (
     claimed,
     manual_claims,
     offered,
-    result_s,
 )
 from shardwright.spmd.layout import REPLICATED
 from shardwright.spmd.moves import ALL_REDUCE, Move
@@ -39,7 +40,48 @@ from shardwright.spmd.weights import SharedTransfer, Use, Weights
 
 ALIKE = 0.9  # ops of this part of the heaviest one's compute are as heavy
 TIE_S = 1e-13  # candidates that are less apart tie: sums are rounded in another order here
-Domains = Mapping[int, Sequence[Placement]]  # layout -> its placements
+Domains = Sequence[Sequence[Placement]]  # [layouts] the placements of each
+Phase = int | None  # one of Hiding.phases by number; None: nothing hides
+
+
+class Charge:
+    """Seconds per step, affine in the weights of phases: base + sum of weight x slope."""
+
+    def __init__(self, base: np.ndarray, slopes: dict[int, np.ndarray] | None = None) -> None:
+        self.base = base  # [...] if all hideable links hide
+        self.slopes = slopes or {}  # {phase: [...] hideable links less compute}
+
+    def __add__(self, other: Charge) -> Charge:
+        phases = dict.fromkeys([*self.slopes, *other.slopes])
+        nothing = np.zeros(())
+        return Charge(self.base + other.base, {
+            k: self.slopes.get(k, nothing) + other.slopes.get(k, nothing) for k in phases
+        })  # fmt: skip
+
+    def __getitem__(self, at: np.ndarray) -> Charge:
+        return Charge(self.base[at], {k: slope[at] for k, slope in self.slopes.items()})
+
+    def weighed(self, weights: np.ndarray) -> np.ndarray:
+        """Seconds under these weights [phases]."""
+        total = self.base
+        for k, slope in self.slopes.items():
+            total = total + weights[k] * slope
+        return total
+
+
+def computing(seconds: np.ndarray, times: Sequence[tuple[Phase, float]]) -> Charge:
+    """What compute is charged that runs so often in each phase."""
+    out = Charge(np.zeros_like(seconds))
+    for phase, n in times:
+        out += Charge(n * seconds, {} if phase is None else {phase: -n * seconds})
+    return out
+
+
+def moving(seconds: np.ndarray, hideable: np.ndarray, phase: Phase, times: float) -> Charge:
+    """What moves are charged that happen so often in a phase."""
+    if phase is None:
+        return Charge(times * seconds)
+    return Charge(times * (seconds - hideable), {phase: times * hideable})
 
 
 class Leaf(NamedTuple):
@@ -48,9 +90,9 @@ class Leaf(NamedTuple):
     sizes: Sizes  # bytes that are reduced for each element
     part: float  # 1 / leaves
     weight: float  # times per step
-    hidden: float  # the part of its hideable seconds that counts as hidden
+    phase: Phase
     hoisted: float | None  # times per step after the loop, if it can be there
-    hidden_after: float  # as `hidden`, there
+    phase_after: Phase  # of the reduction there
 
 
 class Payment(NamedTuple):
@@ -59,7 +101,7 @@ class Payment(NamedTuple):
     slot: int
     parts: tuple[tuple[Placement, float], ...]  # (needed placement, times per step)
     rest: float  # times per step, for all further placements
-    hidden: float  # the part of its hideable seconds that counts as hidden
+    phase: Phase
 
     def part(self, need: Placement) -> float:
         return next((part for known, part in self.parts if known == need), self.rest)
@@ -68,57 +110,58 @@ class Payment(NamedTuple):
 class Share(NamedTuple):
     """What an op class is charged, in times per step."""
 
-    compute: float
+    compute: tuple[tuple[Phase, float], ...]
     exchanges: float
-    operands: np.ndarray
-    results: np.ndarray
-    links: list[tuple[int, float]]  # (slot, hideable seconds that count as hidden, per step)
-    payments: list[Payment]
-    leaves: list[Leaf]
+    # (slot, phase, times): moves of operands not shared and of results not summed
+    moves: tuple[tuple[int, Phase, float], ...]
+    payments: tuple[Payment, ...]
+    leaves: tuple[Leaf, ...]
 
-
-def part_of(coefficients: np.ndarray, column: int | None) -> float:
-    """The part of a column that counts as hidden; where there is none nothing hides."""
-    return 0.0 if column is None else float(coefficients[column])
+    @property
+    def phases(self) -> list[int]:
+        """In which it counts."""
+        found = [phase for phase, _ in self.compute] + [phase for _, phase, _ in self.moves]
+        found += [one.phase for one in self.payments]
+        found += [phase for leaf in self.leaves for phase in (leaf.phase, leaf.phase_after)]
+        return sorted({phase for phase in found if phase is not None})
 
 
 def shares(
-    weights: Weights, near: Sequence[Choice], heavy: Sequence[float], hiding: Hiding,
-    coefficients: np.ndarray,
-) -> list[Share]:  # fmt: skip
+    weights: Weights, near: Sequence[Choice], heavy: Sequence[float], hiding: Hiding
+) -> list[Share]:
     """[classes] what each is charged, so that all is charged where ops choose as in `near`.
 
     For a placement that is needed there those uses pay that need it, for others the heaviest ops.
-    What is hidden behind compute is bounded by these coefficients (Hiding.coefficients).
     """
-
-    def hidden(phase: int) -> float:
-        return part_of(coefficients, hiding.link_column(phase))
-
-    out = []
-    for c, compute in enumerate(weights.compute.sum(1).tolist()):
-        compute -= sum(times * coefficients[column] for column, times in hiding.compute[c])
-        links = [(s, times * float(coefficients[column])) for s, column, times in hiding.links[c]]
-        out.append(Share(
-            float(compute), float(weights.exchanges[c]), weights.operands[c], weights.results[c],
-            links, [], [],
-        ))  # fmt: skip
+    payments: list[list[Payment]] = [[] for _ in near]
     for transfer in weights.shared:
-        for c, payment in _payments(transfer, near, heavy, hidden(transfer.phase)):
-            out[c].payments.append(payment)
+        for c, payment in _payments(transfer, near, heavy, hiding.number(transfer.phase)):
+            payments[c].append(payment)
+    leaves: list[list[Leaf]] = [[] for _ in near]
     for one in weights.deferred:
-        hoisted = one.after_loop if one.hoisted_past else None
         leaf = Leaf(
-            one.sizes, 1.0 / len(one.leaves), one.weight, hidden(one.phase), hoisted,
-            hidden(one.phase_after),
+            one.sizes, 1.0 / len(one.leaves), one.weight, hiding.number(one.phase),
+            one.after_loop if one.hoisted_past else None, hiding.number(one.phase_after),
         )  # fmt: skip
         for c, _ in one.leaves:
-            out[c].leaves.append(leaf)
+            leaves[c].append(leaf)
+    out = []
+    for c, row in enumerate(weights.compute):
+        compute = tuple([(hiding.number(p), float(row[p])) for p in np.flatnonzero(row).tolist()])
+        hidden = [(s, hiding.number(p), times) for s, p, times in weights.hideable[c]]
+        moves = [one for one in hidden if one[1] is not None]
+        for s, times in enumerate([*weights.operands[c], *weights.results[c]]):
+            blocking = float(times) - sum(n for slot, _, n in moves if slot == s)
+            moves += [(s, None, blocking)] if blocking else []
+        out.append(Share(
+            compute, float(weights.exchanges[c]), tuple(moves), tuple(payments[c]),
+            tuple(leaves[c]),
+        ))  # fmt: skip
     return out
 
 
 def _payments(
-    transfer: SharedTransfer, near: Sequence[Choice], heavy: Sequence[float], hidden: float
+    transfer: SharedTransfer, near: Sequence[Choice], heavy: Sequence[float], phase: Phase
 ) -> Iterator[tuple[int, Payment]]:
     """(op class, what it pays) for all uses."""
     needed: dict[Placement, list[Use]] = {}
@@ -131,7 +174,7 @@ def _payments(
             (need, transfer.weight / len(by) if use in by else 0.0) for need, by in needed.items()
         ])  # fmt: skip
         rest = transfer.weight / len(heaviest) if use in heaviest else 0.0
-        yield use[0], Payment(use[1], parts, rest, hidden)
+        yield use[0], Payment(use[1], parts, rest, phase)
 
 
 def candidates_of(op: OpClass, domains: Domains, prices: DevicePrices) -> list[Candidate]:
@@ -150,16 +193,67 @@ def candidates_of(op: OpClass, domains: Domains, prices: DevicePrices) -> list[C
     return [one for one in found if one is not None]
 
 
-def op_seconds(
-    op: OpClass, share: Share, domains: Domains, cells: Mapping[int, np.ndarray],
-    candidates: Sequence[Candidate], prices: DevicePrices,
-) -> np.ndarray:  # fmt: skip
-    """[cells] the seconds per step that the class is charged, computed as `follow.choose` says.
+class Movements:
+    """The routes of a slot between one placement and those of its layout's domain that are met."""
 
-    `cells` gives for each layout of the op [cells] a number of its domain. Of candidates that tie
-    the one that is charged least counts.
-    """
-    table = _OpTable(op, share, domains, cells, prices)
+    def __init__(
+        self, domain: Sequence[Placement], route: Callable[[Placement], Route],
+        hideable_s: Callable[[Sequence[Move]], float],
+    ) -> None:  # fmt: skip
+        self._domain, self._route, self._hideable_s = domain, route, hideable_s
+        self.routes: list[Route | None] = [None] * len(domain)
+        self.seconds = np.full(len(domain), np.nan)  # [domain] NaN: not met
+        self.hideable = np.full(len(domain), np.nan)  # [domain]
+
+    def meet(self, numbers: np.ndarray) -> Movements:
+        """Itself, with the routes of these numbers of the domain."""
+        for n in np.unique(numbers[np.isnan(self.seconds[numbers])]).tolist():
+            route = self.routes[n] = self._route(self._domain[n])
+            self.seconds[n], self.hideable[n] = route.seconds, self._hideable_s(route.moves)
+        return self
+
+
+class SlotRoutes:
+    """Routes of slots as arrays over the domains of their layouts, worked out once."""
+
+    def __init__(self, domains: Domains, prices: DevicePrices) -> None:
+        self.domains, self._prices = domains, prices
+        self._known: dict[tuple[object, ...], Movements] = {}
+
+    def operand(self, slot: Slot, need: Placement) -> Movements:
+        """From each placement to the one that an op needs."""
+        reshard = self._prices.routes.reshard
+        return self._movements(slot, ("operand", need), lambda have: reshard(slot, have, need))
+
+    def result(self, op: OpClass, slot: Slot, one: Candidate, made: Placement) -> Movements:
+        """From how an op makes a result to each placement."""
+        routes = self._prices.routes
+        if not one.partial:
+            return self._movements(slot, ("result", made), lambda p: routes.reshard(slot, made, p))
+        picks = op.operands[0].layout.itemsize if op.picks else 0
+        key = ("sum", made, one.sum_axes, picks, op.at_once)
+        return self._movements(slot, key, lambda p: routes.reduce(op, slot, one, made, p))
+
+    def _movements(
+        self, slot: Slot, how: tuple[object, ...], route: Callable[[Placement], Route]
+    ) -> Movements:
+        domain = self.domains[slot.layout_index]
+        key = (slot.layout_index, len(domain), how)
+        if key not in self._known:
+            self._known[key] = Movements(domain, route, self._prices.hideable_s)
+        return self._known[key]
+
+
+Cells = Mapping[int, np.ndarray]  # layout -> [cells] a number of its domain
+Chosen = list[tuple[Candidate, np.ndarray]]  # candidates, and the cells in which each is chosen
+
+
+def chosen_candidates(
+    op: OpClass, cells: Cells, candidates: Sequence[Candidate], routes: SlotRoutes,
+    prices: DevicePrices,
+) -> Chosen:  # fmt: skip
+    """The candidates that `follow.choose` picks in these cells; those that tie are all there."""
+    table = _Choosing(op, cells, routes, prices)
     able = np.ones(table.count, bool)
     if op.rule.leader is not None:
         able = ~table.follow_leader(op.slots[op.rule.leader])
@@ -172,19 +266,14 @@ def op_seconds(
                 if atom != REPLICATED and a not in fixed:
                     here &= offers[a, atom]
             table.try_candidate(one, np.flatnonzero(here))
-    return table.charged()
+    return table.chosen()
 
 
-class _OpTable:
+class _Choosing:
     """The candidates of one op class, over the cells in which each is the cheapest so far."""
 
-    def __init__(
-        self, op: OpClass, share: Share, domains: Domains, cells: Mapping[int, np.ndarray],
-        prices: DevicePrices,
-    ) -> None:  # fmt: skip
-        self.op, self.share, self.domains, self.cells, self.prices = (
-            op, share, domains, cells, prices,
-        )  # fmt: skip
+    def __init__(self, op: OpClass, cells: Cells, routes: SlotRoutes, prices: DevicePrices) -> None:
+        self.op, self.cells, self.routes, self.prices = op, cells, routes, prices
         self.count = len(next(iter(cells.values()))) if cells else 1
         self.best = np.full(self.count, np.inf)  # [cells] seconds of the cheapest candidate, once
         self._tried: list[tuple[Candidate, np.ndarray, np.ndarray]] = []
@@ -193,7 +282,7 @@ class _OpTable:
         """{(axis, op atom): [cells] whether some slot gives the axis to the atom}"""
         out: dict[tuple[int, int], np.ndarray] = {}
         for slot in self.op.slots:
-            domain = self.domains[slot.layout_index]
+            domain = self.routes.domains[slot.layout_index]
             given: dict[tuple[int, int], np.ndarray] = {}
             for number, placement in enumerate(domain):
                 for a, j in enumerate(placement):
@@ -208,7 +297,7 @@ class _OpTable:
     def follow_leader(self, slot: Slot) -> np.ndarray:
         """[cells] whether the op is computed as its leader is stored."""
         led = np.zeros(self.count, bool)
-        for number, placement in enumerate(self.domains[slot.layout_index]):
+        for number, placement in enumerate(self.routes.domains[slot.layout_index]):
             one = candidate(self.op, claimed(slot, placement), self.prices)
             if one is not None:
                 here = self.cells[slot.layout_index] == number
@@ -222,85 +311,118 @@ class _OpTable:
         for s, slot in enumerate(self.op.slots):
             if not len(rows):
                 return
-            total += self._of_slot(self._once_s, one, s, slot, rows)
+            at = self.cells[slot.layout_index][rows]
+            total += self._once_s(one, s, slot, at)[at]
             keep = total <= self.best[rows] + TIE_S
             rows, total = rows[keep], total[keep]
         self.best[rows] = np.minimum(self.best[rows], total)
         self._tried.append((one, rows, total))
 
-    def charged(self) -> np.ndarray:
-        """[cells] seconds per step of the chosen candidates."""
-        out, share = np.full(self.count, np.inf), self.share
-        for one, rows, once in self._tried:
-            rows = rows[once <= self.best[rows] + TIE_S]
-            if len(rows):
-                alone = share.compute * one.compute_s + share.exchanges * one.exchange_s
-                total = np.full(len(rows), alone)
-                for s, slot in enumerate(self.op.slots):
-                    total += self._of_slot(self._charged_s, one, s, slot, rows)
-                out[rows] = np.minimum(out[rows], total)
-        return out
+    def _once_s(self, one: Candidate, s: int, slot: Slot, at: np.ndarray) -> np.ndarray:
+        """[domain] seconds that `follow.choose` counts for one slot (see follow.result_s).
 
-    def _of_slot(
-        self, price: Callable[[Candidate, int, Slot, Placement], float], one: Candidate, s: int,
-        slot: Slot, rows: np.ndarray,
-    ) -> np.ndarray:  # fmt: skip
-        """[rows] the price of moving one slot."""
-        at, domain = self.cells[slot.layout_index][rows], self.domains[slot.layout_index]
-        table = np.zeros(len(domain))
-        for number in np.flatnonzero(np.bincount(at, minlength=len(domain))).tolist():
-            table[number] = price(one, s, slot, domain[number])
-        return table[at]  # type: ignore[no-any-return]
-
-    def _once_s(self, one: Candidate, s: int, slot: Slot, stored: Placement) -> float:
-        """Seconds that `follow.choose` counts for one slot."""
-        routes, r = self.prices.routes, s - len(self.op.operands)
+        Only at these numbers of the domain.
+        """
+        r = s - len(self.op.operands)
         if r < 0:
-            return routes.reshard(slot, stored, one.needs[s]).seconds
-        return result_s(self.op, slot, one, one.produced[r], stored, routes)
-
-    def _charged_s(self, one: Candidate, s: int, slot: Slot, stored: Placement) -> float:
-        """Seconds per step that the class is charged for one slot."""
-        share, routes, r = self.share, self.prices.routes, s - len(self.op.operands)
-        if r < 0:
-            need = one.needs[s]
-            route = routes.reshard(slot, stored, need)
-            if not route.moves:
-                return 0.0
-            ways = [(p.part(need), p.hidden) for p in share.payments if p.slot == s]
-            total = float(share.operands[s]) * route.seconds
-            total += sum(part * self._exposed_s(route.moves, hidden) for part, hidden in ways)
-            return total - self._hidden_s(s, route)
+            return self.routes.operand(slot, one.needs[s]).meet(at).seconds
         made = one.produced[r]
-        if not one.partial:
-            route = routes.reshard(slot, made, stored)
-        else:
-            route = routes.reduce(self.op, slot, one, made, stored)
-        total = float(share.results[r]) * route.seconds - self._hidden_s(s, route)
-        return total + sum(self._leaf_s(leaf, one, route.moves) for leaf in share.leaves)
+        seconds = self.routes.result(self.op, slot, one, made).meet(at).seconds
+        if one.partial and self.op.trips > 1:
+            domain = self.routes.domains[slot.layout_index]
+            trips = np.array([self.op.trips if p == made else 1 for p in domain])
+            seconds = seconds / trips
+        return seconds
 
-    def _leaf_s(self, leaf: Leaf, one: Candidate, moves: Sequence[Move]) -> float:
-        """Seconds per step of a leaf: reduced itself, or its part of the common reduction."""
-        ways = [leaf.weight * self._exposed_s(moves, leaf.hidden)]
-        if one.partial:
-            here = self._scaled(moves, leaf.sizes.here)
-            ways.append(leaf.weight * leaf.part * self._exposed_s(here, leaf.hidden))
-            if leaf.hoisted is not None and all(m.kind == ALL_REDUCE for m in moves):
-                after = self._scaled(moves, leaf.sizes.hoisted)
-                ways.append(leaf.hoisted * leaf.part * self._exposed_s(after, leaf.hidden_after))
-        return min(ways)
+    def chosen(self) -> Chosen:
+        """What is cheapest in each cell."""
+        found = [(one, rows[once <= self.best[rows] + TIE_S]) for one, rows, once in self._tried]
+        return [(one, rows) for one, rows in found if len(rows)]
 
-    def _scaled(self, moves: Sequence[Move], element_bytes: int) -> list[Move]:
-        """The moves when so many bytes are reduced for each element."""
-        own = self.op.results[0].layout.itemsize
-        return [m._replace(bytes=m.bytes * element_bytes // own) for m in moves]
 
-    def _exposed_s(self, moves: Sequence[Move], hidden: float) -> float:
-        """Seconds of moves, less this part of those that can hide."""
-        seconds = sum(map(self.prices.move_s, moves))
-        return seconds - hidden * self.prices.hideable_s(moves) if hidden else seconds
+def charge(
+    op: OpClass, share: Share, cells: Cells, chosen: Chosen, routes: SlotRoutes,
+    prices: DevicePrices,
+) -> Charge:  # fmt: skip
+    """[cells] what the class is charged; of candidates that tie the least of each part."""
+    count = len(next(iter(cells.values()))) if cells else 1
+    base = np.full(count, np.inf)
+    slopes = {k: np.full(count, np.inf) for k in share.phases}
+    for one, rows in chosen:
+        mine = computing(np.full(len(rows), one.compute_s), share.compute)
+        mine.base += share.exchanges * one.exchange_s
+        for s, slot in enumerate(op.slots):
+            moved = _charge_slot(op, share, one, s, slot, routes, prices)
+            if moved is not None:
+                mine += moved[cells[slot.layout_index][rows]]
+        base[rows] = np.minimum(base[rows], mine.base)
+        for k, slope in slopes.items():
+            slope[rows] = np.minimum(slope[rows], mine.slopes.get(k, np.zeros(())))
+    return Charge(base, slopes)
 
-    def _hidden_s(self, s: int, route: Route) -> float:
-        """Seconds per step of one slot's own moves that count as hidden."""
-        times = sum(times for slot, times in self.share.links if slot == s)
-        return times * self.prices.hideable_s(route.moves) if times else 0.0
+
+def _charge_slot(
+    op: OpClass, share: Share, one: Candidate, s: int, slot: Slot, routes: SlotRoutes,
+    prices: DevicePrices,
+) -> Charge | None:  # fmt: skip
+    """[domain] what the class is charged for moving one slot, where it was met; None: nothing."""
+    r = s - len(op.operands)
+    moves = [(phase, times) for at, phase, times in share.moves if at == s]
+    if r < 0:
+        need = one.needs[s]
+        moves += [(p.phase, p.part(need)) for p in share.payments if p.slot == s]
+    if not moves and (r < 0 or not share.leaves):
+        return None
+    found = routes.operand(slot, need) if r < 0 else routes.result(op, slot, one, one.produced[r])
+    out = Charge(np.zeros(len(found.routes)))
+    for phase, times in moves:
+        out += moving(found.seconds, found.hideable, phase, times)
+    for leaf in share.leaves if r >= 0 else ():
+        out += _charge_leaf(op, leaf, one, found, prices)
+    return out
+
+
+def _charge_leaf(
+    op: OpClass, leaf: Leaf, one: Candidate, found: Movements, prices: DevicePrices
+) -> Charge:
+    """[domain] a leaf's own reduction, or its part of the common one, whichever is less.
+
+    The lesser of several is concave in the weights and rises with each of them, so it is nowhere
+    below the affine function that meets it where all weights are 0 and where one of them is 1.
+    """
+    after = leaf.phase_after if leaf.hoisted is not None else None
+    phases = {p for p in (leaf.phase, after) if p is not None}
+
+    def least(raised: Phase) -> np.ndarray:
+        """With one weight 1 and all others 0."""
+        here = 0.0 if leaf.phase is None or leaf.phase == raised else 1.0  # the part that hides
+        late = 0.0 if after is None or after == raised else 1.0
+        out = []
+        for route in found.routes:
+            if route is None:
+                out.append(np.nan)
+                continue
+            ways = [leaf.weight * _exposed_s(prices, route.moves, here)]
+            if one.partial:
+                common = _scaled(op, route.moves, leaf.sizes.here)
+                ways.append(leaf.weight * leaf.part * _exposed_s(prices, common, here))
+                if leaf.hoisted is not None and all(m.kind == ALL_REDUCE for m in route.moves):
+                    common = _scaled(op, route.moves, leaf.sizes.hoisted)
+                    ways.append(leaf.hoisted * leaf.part * _exposed_s(prices, common, late))
+            out.append(min(ways))
+        return np.array(out)
+
+    base = least(None)
+    return Charge(base, {k: least(k) - base for k in phases})
+
+
+def _scaled(op: OpClass, moves: Sequence[Move], element_bytes: int) -> list[Move]:
+    """The moves when so many bytes are reduced for each element."""
+    own = op.results[0].layout.itemsize
+    return [m._replace(bytes=m.bytes * element_bytes // own) for m in moves]
+
+
+def _exposed_s(prices: DevicePrices, moves: Sequence[Move], hidden: float) -> float:
+    """Seconds of moves, less this part of those that can hide."""
+    seconds = sum(map(prices.move_s, moves))
+    return seconds - hidden * prices.hideable_s(moves) if hidden else seconds

@@ -112,6 +112,16 @@ class Rematerialize:
 
 
 @dataclass(frozen=True, slots=True)
+class Fill:
+    """An op on equal entries: each use fills the shards that it needs with the one number."""
+
+    reduces: bool  # the number is that of the result, otherwise that of the first operand
+
+    def __str__(self) -> str:
+        return "fill for each use"
+
+
+@dataclass(frozen=True, slots=True)
 class PickEntries:
     """A slice of dims of which every device holds one entry, to one entry: a sum with zeros."""
 
@@ -228,7 +238,7 @@ class Store:
 
 Action = (
     Constrain | BeforeLoop | StartSum | StayInLoop | ClampStarts
-    | Compute | Rematerialize | PickEntries | OnShards | Convolve | RaggedDot
+    | Compute | Rematerialize | Fill | PickEntries | OnShards | Convolve | RaggedDot
     | PartialSums | PassSums
     | Reduce | Store
 )  # fmt: skip

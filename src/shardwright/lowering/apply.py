@@ -44,7 +44,8 @@ def apply_steps(closed: Any, steps: Steps, mesh: Any, arrays: Sequence[Any]) -> 
     """
     lowering = Lowering(steps, mesh)
     lead = lowering.mover.lead
-    inputs = [Slot(lead(a, (spec,))) for a, spec in zip(arrays, steps.inputs, strict=True)]
+    rows = zip(arrays, steps.inputs, strict=True)
+    inputs = [Slot(lead(a, (spec,)), stored=spec) for a, spec in rows]
     outputs = enter(lowering, closed, inputs, OUTSIDE)
     results = []
     for i, (out, spec) in enumerate(zip(outputs, steps.outputs, strict=True)):
@@ -123,6 +124,8 @@ class Lowering:
 
         def body(*arrays: Any) -> list[Any]:
             given = [s._replace(array=a) for s, a in zip(operands, arrays, strict=True)]
+            if name in REMATS:  # no sharding is seen through the barrier before a remat body
+                given = [s._replace(array=self.mover.as_stored(s)) for s in given]
             moving = [s.array for s in given if not s.invariant and not s.literal]
             with self.mover.another_trace(_largest(moving) if self.mover.in_loop else None):
                 results.extend(enter(self, called, given, place))
@@ -136,7 +139,8 @@ class Lowering:
             opened, extra = _jax.without_consts(closed)
             arrays = _jax.bind(eqn, [*extra, *args], **{CALLS[name]: opened})
         rows = zip(arrays, results, strict=True)
-        return _marked([Slot(a, s.literal, s.unreduced) for a, s in rows], operands)
+        slots = [Slot(a, s.literal, s.unreduced, stored=s.stored) for a, s in rows]
+        return _marked(slots, operands)
 
     def region(self, eqn: Any, borders: Borders, operands: list[Slot], place: Place) -> list[Slot]:
         """The results of a loop or branch, rebuilt with constrained bodies, or of a shard_map."""

@@ -9,7 +9,6 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding
 
-from shardwright import _jax
 from shardwright.lowering.actions import Constrain
 from shardwright.lowering.slots import Slot
 from shardwright.lowering.specs import Spec, Way, partition_spec
@@ -51,7 +50,9 @@ class Mover:
         kept = [*slots]
         for i, slot in enumerate(slots):
             if not slot.literal:
-                kept[i] = Slot(self._in_trip(slot.array), unreduced=slot.unreduced)
+                kept[i] = Slot(
+                    self._in_trip(slot.array), unreduced=slot.unreduced, stored=slot.stored
+                )
                 break
         return kept
 
@@ -64,6 +65,10 @@ class Mover:
                 self._shardings[spec] = NamedSharding(self.mesh, partition_spec(spec))
             array = jax.lax.with_sharding_constraint(array, self._shardings[spec])
         return array
+
+    def as_stored(self, slot: Slot) -> Any:
+        """The array of a slot, constrained to the sharding it is stored in."""
+        return slot.array if slot.stored is None else self.lead(slot.array, (slot.stored,))
 
     def constrained(self, slot: Slot, how: Constrain, *, transposed: bool) -> Any:
         """An operand as an op needs it; one copy serves all uses in the same place.
@@ -95,8 +100,8 @@ class Mover:
             return slot.array
         key = (id(slot.array), spec)
         if key not in known:
-            eqn, operands, dims = slot.recipe
+            make, operands, dims = slot.recipe
             specs = [tuple(() if d is None else spec[d] for d in row) for row in dims]
             args = [self._made(s, one, known) for s, one in zip(operands, specs, strict=True)]
-            known[key] = self.lead(_jax.bind(eqn, args)[0], (spec,))
+            known[key] = self.lead(make(args), (spec,))
         return known[key]

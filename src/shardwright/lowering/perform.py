@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from shardwright import _jax
@@ -75,8 +76,22 @@ def _compute(action: do.Compute, site: Site, mover: Mover) -> None:
 
 
 def _rematerialize(action: do.Rematerialize, site: Site, mover: Mover) -> None:
-    (array,) = _jax.bind(site.eqn, site.arrays)
-    site.results = [Slot(array, recipe=Recipe(site.eqn, site.operands, action.dims))]
+    def make(arrays: Sequence[Any]) -> Any:
+        return _jax.bind(site.eqn, list(arrays))[0]
+
+    recipe = Recipe(make, site.operands, action.dims)
+    site.results = [Slot(make(site.arrays), recipe=recipe)]
+
+
+def _fill(action: do.Fill, site: Site, mover: Mover) -> None:
+    type_ = site.eqn.outvars[0].aval
+    equal = _jax.bind(site.eqn, site.arrays)[0] if action.reduces else site.arrays[0]
+    number = equal[(0,) * equal.ndim]
+
+    def make(numbers: Sequence[Any]) -> Any:
+        return jnp.full(type_.shape, numbers[0], type_.dtype)
+
+    site.results = [Slot(make([number]), recipe=Recipe(make, [Slot(number)], ((),)))]
 
 
 def _pick_entries(action: do.PickEntries, site: Site, mover: Mover) -> None:
@@ -163,7 +178,7 @@ def _reduce(action: do.Reduce, site: Site, mover: Mover) -> None:
         reduced = mover.lead(_scatter(merged, unreduced, mover.mesh), way[1:])
     else:
         reduced = mover.lead(add_up(merged), way)
-    site.results = [Slot(reduced)]
+    site.results = [Slot(reduced, stored=action.store)]
 
 
 def _scatter(merged: Any, unreduced: Unreduced, mesh: Any) -> Any:
@@ -185,13 +200,14 @@ def _scatter(merged: Any, unreduced: Unreduced, mesh: Any) -> Any:
 
 def _store(action: do.Store, site: Site, mover: Mover) -> None:
     array = site.results[action.result].array
-    site.results[action.result] = Slot(mover.lead(array, action.way))
+    site.results[action.result] = Slot(mover.lead(array, action.way), stored=action.way[-1])
 
 
 _PERFORM: dict[type, Callable[[Any, Site, Mover], None]] = {
     do.Constrain: _constrain, do.BeforeLoop: _before_loop, do.StartSum: _start_sum,
     do.StayInLoop: _stay_in_loop, do.ClampStarts: _clamp_starts, do.Compute: _compute,
     do.Rematerialize: _rematerialize,
+    do.Fill: _fill,
     do.PickEntries: _pick_entries, do.OnShards: _on_shards, do.Convolve: _convolve,
     do.RaggedDot: _ragged_dot,
     do.PartialSums: _partial_sums, do.PassSums: _pass_sums, do.Reduce: _reduce, do.Store: _store,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from shardwright.lowering.actions import Unreduced
+from shardwright.lowering.specs import Spec
 
 
 class Slot(NamedTuple):
@@ -16,12 +17,13 @@ class Slot(NamedTuple):
     unreduced: Unreduced | None = None  # leading dims that still have to be summed
     recipe: Recipe | None = None  # of a constant subgraph
     invariant: bool = False  # the same in every trip of the loop around it
+    stored: Spec | None = None  # its sharding, where it is constrained to one
 
 
 class Recipe(NamedTuple):
     """How to compute a constant subgraph again: any device can compute any shard of it."""
 
-    eqn: Any
+    make: Callable[[Sequence[Any]], Any]  # of the arrays of its operands
     operands: list[Slot]
     dims: tuple[tuple[int | None, ...], ...]  # [operands][dims] the result's dim
 

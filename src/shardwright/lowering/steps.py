@@ -20,6 +20,7 @@ from shardwright.program.interpret import Key
 from shardwright.program.printing import format_call
 from shardwright.program.ties import CONSTS, ENTRIES, EXITS, INITS
 from shardwright.program.types import LITERAL, TOP, Op, Program
+from shardwright.program.uniform import REDUCES, is_filled
 from shardwright.spmd.decisions import Decisions
 from shardwright.spmd.follow import Choice
 from shardwright.spmd.ir import Partitioned
@@ -89,7 +90,7 @@ def _actions(given: _Given, op: Op) -> Iterator[Action]:
     """On operands, computing, on results."""
     ways = _result_ways(given, op)
     if () in ways and not op.tie:
-        yield _rematerialize(op)
+        yield do.Fill(op.name in REDUCES) if is_filled(op) else _rematerialize(op)
         return
     yield from _constrain(given, op)
     if op.tie in ENTRIES:

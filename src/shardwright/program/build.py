@@ -39,6 +39,7 @@ from shardwright.program.types import (
     Value,
     format_type,
 )  # fmt: skip
+from shardwright.program.uniform import fills, keeps_uniform
 from shardwright.rules.rule import NOTHING, Rule, TensorShape
 
 MOST_BYTES = 2**53  # of one array before it is split: 9 PB, more than any cluster holds
@@ -88,6 +89,7 @@ class Builder:
         self.regions: list[Region] = [Region(TOP, "function", TOP, 1)]
         self.pins: list[UserPin] = []
         self.consts: dict[int, tuple[Any, int]] = {}  # id -> (array, value)
+        self.uniform: set[int] = set()  # values whose entries are all one number
         self.known = RuleCache()
         self.home = TOP
         self.remat = NO_REMAT
@@ -132,7 +134,12 @@ class Builder:
         index = len(self.ops)
         results = [self.new_value(v.aval, index) for v in eqn.outvars]
         kernel = eqn.primitive.name == "pallas_call"
-        rule = self.known.rule(eqn, self.arrays(operands) if kernel else NO_CONSTANTS)
+        if fills(eqn, operands, self.uniform):
+            operands, rule = [LITERAL] * len(operands), self.known.filled_rule(eqn)
+        else:
+            rule = self.known.rule(eqn, self.arrays(operands) if kernel else NO_CONSTANTS)
+        if keeps_uniform(rule, operands, self.uniform):
+            self.uniform.update(results)
         self.append(place.key, op_name(eqn), operands, results, rule, eqn, place)
         self.pins += user_pins(eqn, results, transposed=place.transposed)
         return results

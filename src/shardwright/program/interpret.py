@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from shardwright import _jax
 from shardwright.program.regions import BORDERS, Borders
 from shardwright.program.ties import Tie
+from shardwright.rules.registry import USER_RULES
 
 T = TypeVar("T")
 
@@ -103,7 +104,7 @@ def interpret(
             called = eqn.params[CALLS[name]]
             by_jax = _jax.written_by_jax(_jax.open_jaxpr(called)[0])
             results = handlers.call(eqn, called, operands, place.within(eqn, by_jax))
-        elif (opened := _jax.opened(eqn)) is not None:
+        elif name not in USER_RULES and (opened := _jax.opened(eqn)) is not None:
             results = enter(handlers, opened, operands, place.within(eqn, True))
         elif name in BORDERS:
             results = handlers.region(eqn, BORDERS[name](eqn), operands, place)

@@ -55,6 +55,19 @@ class RuleCache:
                 self._rules[key] = rule
         return rule
 
+    def filled_rule(self, eqn: Any) -> Rule:
+        """The rule of an op that fills its result with a number, whatever its operands."""
+        result = self.type_of(eqn.outvars[0].aval)
+        key = ("filled", len(eqn.invars), result)
+        if key not in self._rules:
+            numbers = (TensorShape((), result.dtype),) * len(eqn.invars)
+            shape = OpShape(eqn.primitive.name, numbers, (result,), {})
+            self._rules[key] = einsum(
+                shape, [[] for _ in numbers], [shape.result_dims()],
+                unit=NOTHING, work=0.0, fusible=True,
+            )  # fmt: skip
+        return self._rules[key]
+
     def tie_rule(
         self, tie: Tie, operands: Sequence[TensorShape], results: Sequence[TensorShape],
         split: Split | None = None,

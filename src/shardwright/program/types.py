@@ -217,7 +217,7 @@ class Program:
                 before = [1 if v == LITERAL else steps[v] for v in op.operands]
                 if op.tie or not op.rule.fusible or len(op.results) != 1 or 0 in before:
                     continue
-                if max(before, default=1) <= LONGEST_RECIPE and _point_by_point(op.rule):
+                if max(before, default=1) <= LONGEST_RECIPE and point_by_point(op.rule):
                     steps[op.results[0]] = 1 + max(before, default=1)
             self._constants = [n > 0 for n in steps]
         return self._constants
@@ -251,7 +251,7 @@ def is_backward(program: Program, op: Op) -> bool:
 LONGEST_RECIPE = 16  # ops in a row; a longer constant subgraph is computed once and stored
 
 
-def _point_by_point(rule: Rule) -> bool:
+def point_by_point(rule: Rule) -> bool:
     """Whether each shard of the result needs only that shard of the operands, or dims of size 1."""
     if any(kind != PASS for kind in rule.kinds):
         return False

@@ -210,7 +210,11 @@ def _merged(rows: Sequence[Collective]) -> tuple[Collective, ...]:
     for c in rows:
         key = _key(c)
         known = merged.get(key)
-        merged[key] = replace(known, count=known.count + c.count) if known else c
+        if known:
+            count = known.count + c.count
+            hidden_s = (known.count * known.hidden_s + c.count * c.hidden_s) / (count or 1.0)
+            c = replace(known, count=count, hidden_s=hidden_s)
+        merged[key] = c
     order = sorted(merged.values(), key=lambda c: (-c.count * c.seconds, c.op, c.kind, c.cause))
     return tuple(order)
 

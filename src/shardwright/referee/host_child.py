@@ -25,6 +25,8 @@ from shardwright import _jax
 from shardwright.errors import ShardwrightError
 from shardwright.referee.child import Reply, Request
 
+LIMIT_S = 3600.0  # of one compilation and its runs; the largest of the zoo take some minutes
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildReply:
@@ -81,21 +83,32 @@ def ask(request: Request, device_count: int) -> tuple[Reply, str]:
     with tempfile.TemporaryDirectory(prefix="shardwright-") as folder:
         asked, replied = Path(folder, "request"), Path(folder, "reply")
         asked.write_bytes(pickle.dumps(asdict(request)))
-        child = subprocess.run(
-            [sys.executable, "-m", "shardwright.referee.child", str(asked), str(replied)],
-            env=_environment(device_count),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-        )
+        try:
+            child = subprocess.run(
+                [sys.executable, "-m", "shardwright.referee.child", str(asked), str(replied)],
+                env=_environment(device_count), stdin=subprocess.DEVNULL, capture_output=True,
+                text=True, errors="replace", timeout=LIMIT_S,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired as late:
+            said = late.stderr or b""  # bytes, whatever `text` says
+            raise ShardwrightError(
+                f"the child process for {device_count} host devices was not done after"
+                f" {LIMIT_S:g} s and was ended",
+                said=_last(said.decode(errors="replace") if isinstance(said, bytes) else said),
+                try_="a smaller program: fewer layers, or fewer devices",
+            ) from None
         if child.returncode or not replied.exists():
             raise ShardwrightError(
                 f"the child process for {device_count} host devices failed "
                 f"with code {child.returncode}",
-                said="\n".join(child.stderr.strip().splitlines()[-6:]),
+                said=_last(child.stderr),
             )
         return Reply(**pickle.loads(replied.read_bytes())), child.stderr
+
+
+def _last(text: str) -> str | None:
+    """The last lines of what a child printed."""
+    return "\n".join(text.strip().splitlines()[-6:]) or None
 
 
 def to_host(leaf: Any, dtype: Any = None) -> np.ndarray:

@@ -36,7 +36,8 @@ from shardwright.referee.replay import Seconds, replay
 from shardwright.referee.targets import Compiled, Target, compile_for, parse_target, run_each
 
 if TYPE_CHECKING:
-    from shardwright.plan import Bound, Plan
+    from shardwright.binding import Bound
+    from shardwright.plan import Plan
 
 # What may lie between predicted and compiled for a plan to be called verified.
 LINK_TOLERANCE = 0.10

@@ -42,6 +42,7 @@ class Line:
     cause: Cause
     count: float = 0.0  # times per step
     seconds: float = 0.0  # per step
+    hidden_s: float = 0.0  # of these, behind compute
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,14 +171,10 @@ def lines_that_move(record: PlanRecord) -> list[Line]:
         key = Line(c.kind, c.axes, c.bytes, short_source(c.source), alike(c.cause))
         known = out.get(key, key)
         out[key] = replace(
-            key, count=known.count + c.count, seconds=known.seconds + c.count * c.seconds
-        )
+            key, count=known.count + c.count, seconds=known.seconds + c.count * c.seconds,
+            hidden_s=known.hidden_s + c.count * c.hidden_s,
+        )  # fmt: skip
     return sorted(out.values(), key=lambda line: -line.seconds)
-
-
-def may_hide(record: PlanRecord, kind: str) -> bool:
-    """Whether the device runs collectives of this kind beside compute; others are all exposed."""
-    return record.cost.overlap is None and record.device.hides.get(kind, 0.0) > 0
 
 
 def lines_that_compute(record: PlanRecord) -> list[Work]:

@@ -95,11 +95,12 @@ def about_collective(record: PlanRecord, number: int) -> Answer:
         f"  at     {line.source}",
         wrapped(f"  why    {short_path(sentence(line.cause))}", indent=9),
         f"  takes  {human_seconds(line.seconds)} a step,"
-        f" {percent(line.seconds, total)} of the links",
+        f" {percent(line.seconds, total)} of the links"
+        + (f"; {percent(line.hidden_s, line.seconds)} of it is hidden" if line.hidden_s else ""),
     ]
     return {
         "kind": line.kind, "axes": line.axes, "bytes": line.bytes, "count": line.count,
-        "seconds": line.seconds, "source": line.source,
+        "seconds": line.seconds, "hidden_s": line.hidden_s, "source": line.source,
         "cause": short_path(sentence(line.cause)), "text": "\n".join(text),
     }  # fmt: skip
 

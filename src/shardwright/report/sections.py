@@ -44,9 +44,10 @@ def step_chart(
         for row in bar.span.moves:
             c = record.collectives[row]
             width = (bar.compute - bar.begin) * c.seconds / (_links(record, bar) or 1.0)
-            tracks.setdefault(f"links over {'+'.join(c.axes)}", []).append(
-                (at, width, _link(record, c.kind))
-            )
+            track = tracks.setdefault(f"links over {'+'.join(c.axes)}", [])
+            hidden = width * c.hidden_s / c.seconds if c.seconds else 0.0
+            track += [(at, hidden, "hidden-link")] * (hidden > 0)
+            track += [(at + hidden, width - hidden, "link")] * (width > hidden)
             at += width
     peak, limit = record.cost.peak_bytes, record.limit_bytes
     top = highest or (limit if peak <= limit <= HEADROOM * peak else peak) or 1
@@ -63,10 +64,6 @@ def step_chart(
     }  # fmt: skip
 
 
-def _link(record: PlanRecord, kind: str) -> str:
-    return "may-hide" if facts.may_hide(record, kind) else "link"
-
-
 def _links(record: PlanRecord, bar: Bar) -> float:
     return sum(record.collectives[row].seconds for row in bar.span.moves)
 
@@ -81,7 +78,9 @@ def _readout(record: PlanRecord, bar: Bar) -> list[str]:
         rows = [record.collectives[row] for row in span.moves]
         named = dict.fromkeys(f"{c.kind} over {'+'.join(c.axes)} ({brief(c.cause)})" for c in rows)
         seconds = runs * sum(c.seconds for c in rows)
-        texts.append(f"{human_seconds(seconds)} on links: {', '.join(list(named)[:3])}")
+        hidden_s = runs * sum(c.hidden_s for c in rows)
+        hidden = f" ({human_seconds(hidden_s)} of it hidden)" * (hidden_s > 0)
+        texts.append(f"{human_seconds(seconds)} on links{hidden}: {', '.join(list(named)[:3])}")
     held = [f"{k} {human_bytes(b)}" for k, b in zip(KINDS, span.bytes, strict=True) if b]
     texts.append(f"{human_bytes(sum(span.bytes))} in memory: {', '.join(held)}")
     return texts

@@ -1,8 +1,8 @@
 """The predicted step as a Chrome trace: opens in Perfetto (ui.perfetto.dev) or chrome://tracing.
 
 One process is one device: a track for loops, one for compute, one per set of mesh axes that
-data moves over, and live bytes by kind as a counter. Compute and links come one after the other:
-what overlaps, a plan says as a total only.
+data moves over, and live bytes by kind as a counter. Compute and links come one after the other;
+each collective says how much of it is hidden behind compute.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from typing import Any
 from shardwright.cost.timeline import KINDS, Span
 from shardwright.errors import ShardwrightError
 from shardwright.record.types import PlanRecord
-from shardwright.report import facts
 from shardwright.report.causes import sentence
 from shardwright.report.schedule import Node, link_s, regions, schedule_tree
-from shardwright.report.words import short_path, short_source
+from shardwright.report.words import human_seconds, short_path, short_source
 
 PREDICTED = 1  # the process; a measured profile is laid beside it as MEASURED
 MEASURED = 2
@@ -115,7 +114,7 @@ class _Writer:
             arguments = {
                 "source": short_source(c.source), "cause": short_path(sentence(c.cause)),
                 "bytes": c.bytes, "axes": "+".join(c.axes), "times per step": c.count,
-                "may hide behind compute": facts.may_hide(self.record, c.kind),
+                "hidden behind compute": human_seconds(c.hidden_s),
             }  # fmt: skip
             self.slice(c.kind, self.tracks["+".join(c.axes)], at, c.seconds, arguments)
             at += c.seconds

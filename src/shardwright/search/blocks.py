@@ -59,16 +59,7 @@ class Block:
         self._graph, self._work = graph, work
         self._within = [[scope.index(i) for i in graph.factors[f].scope] for f in factors]
         self._places = [[self.columns.index(c) for c in graph.columns[f]] for f in factors]
-        self.count_hidden(np.zeros(len(graph.hiding.phases)))
         self.use(axes)
-
-    def count_hidden(self, shares: Sequence[float] | np.ndarray) -> None:
-        """From now on seconds are less what is hidden, bounded by these shares of compute.
-
-        With any shares in [0, 1] the sum over blocks is a lower bound of the step.
-        """
-        self._hidden = self._graph.hiding.coefficients(shares)[self.columns]
-        self._last: dict[Kinds, np.ndarray] = {}
 
     def use(self, axes: Sequence[AxisPlacements]) -> None:
         """Tabulates over these placements from now on."""
@@ -77,7 +68,7 @@ class Block:
         self.kind = [kind for kind, _ in found]  # [axes][placements]
         self.example = [first.tolist() for _, first in found]  # [axes][kinds] a placement
         self._placed: dict[Kinds, tuple[Placement, ...]] = {(): ((),) * len(self.scope)}
-        self._last = {}
+        self._last: dict[Kinds, tuple[np.ndarray, Parts]] = {}
         self._responses: dict[tuple[int, Kinds], Parts] = {}
 
     def kinds(self, chosen: Sequence[int]) -> Kinds:
@@ -97,14 +88,18 @@ class Block:
             )
         return known
 
-    def last(self, earlier: Kinds, wanted: np.ndarray) -> np.ndarray:
-        """[wanted] seconds for these kinds of the last axis, given those of the others."""
-        known = self._last.setdefault(earlier, np.full(len(self.example[-1]), np.nan))
-        new = np.unique(wanted[np.isnan(known[wanted])]).tolist()
-        if new:
-            states = [self.placed((*earlier, k)) for k in new]
-            known[new] = self._less_hidden(self._parts(states))
-        return known[wanted]  # type: ignore[no-any-return]
+    def last(self, earlier: Kinds, wanted: np.ndarray) -> Parts:
+        """[wanted] the parts for these kinds of the last axis, given those of the others."""
+        if earlier not in self._last:
+            count = len(self.example[-1])
+            empty = Parts(np.zeros(count), np.zeros((count, len(self.columns))))
+            self._last[earlier] = np.zeros(count, bool), empty
+        known, parts = self._last[earlier]
+        new = np.unique(wanted[~known[wanted]])
+        if len(new):
+            found = self._parts([self.placed((*earlier, k)) for k in new.tolist()])
+            parts.seconds[new], parts.columns[new], known[new] = *found, True
+        return Parts(parts.seconds[wanted], parts.columns[wanted])
 
     def response(self, axis: int, others: Kinds) -> Parts:
         """The parts for each kind of one axis, given the kinds of all others."""
@@ -114,14 +109,6 @@ class Block:
             states = [self.placed((*head, k, *tail)) for k in range(len(self.example[axis]))]
             known = self._responses[axis, others] = self._parts(states)
         return known
-
-    def bound(self, kinds: Kinds) -> float:
-        """Seconds when the kinds of all axes are given."""
-        return float(self._less_hidden(self._parts([self.placed(kinds)]))[0])
-
-    def _less_hidden(self, parts: Parts) -> np.ndarray:
-        seconds: np.ndarray = parts.seconds - parts.columns @ self._hidden
-        return seconds
 
     def _parts(self, states: Sequence[tuple[Placement, ...]]) -> Parts:
         """Given the placements of the scope in each state."""

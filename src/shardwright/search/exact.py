@@ -12,12 +12,15 @@ Limits count work, not seconds: the same program gives the same certificate on e
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import astuple, dataclass, field, replace
 from typing import Literal
 
 import numpy as np
 
+from shardwright.cost.hiding import hidden_s
 from shardwright.search.axis_placements import AxisPlacements, TooLarge, find_axis_placements
 from shardwright.search.blocks import Block, Spent, Work, find_blocks
 from shardwright.search.objective import OVER_MEMORY_S, Budget, Objective
@@ -32,7 +35,7 @@ INFINITE = {"null": float("inf")}  # what null stands for in a plan file: JSON h
 MOST_CELLS = 1_000_000  # of one table of the relaxation
 # Of three axes and more, states are looked at where the bound is so near, or there are so few.
 NEAR, MOST_STATES = 0.1, 1_000_000
-WORTH = 5e-3  # a state that is better by this part is worth another attempt
+WORTH = 2e-2  # a state that is better by this part is worth another attempt
 SWEEPS = 100  # in which the tables of the relaxation are made to agree
 
 
@@ -78,7 +81,7 @@ class Limits:
     placements: int = 120_000  # of one axis
     cells: int = 80_000_000  # of the relaxation's tables, times the candidates of their ops
     evaluations: int = 2_000
-    nodes: int = 1_000  # choices of placements for all axes but the last
+    nodes: int = 3_000  # choices of placements for all axes but the last
 
     def scaled(self, share: float) -> Limits:
         """So many times as much."""
@@ -91,10 +94,12 @@ def certify(
     budget: Budget,
     limits: Limits | None = None,
     ops: OpTables | None = None,
+    improve: Callable[[State], None] | None = None,
 ) -> tuple[Certificate, State | None]:
     """(certificate of the objective's best state, a better state if the proof found one).
 
-    How much it may do follows the budget, unless `limits` says otherwise.
+    How much it may do follows the budget, unless `limits` says otherwise. `improve` looks for
+    states that are better still, before the next attempt.
     """
     limits = limits or limits_of(budget)
     ops, first = ops or op_tables(space, limits), objective.evaluations
@@ -107,6 +112,8 @@ def certify(
         done = certificate.against(objective.best_s).kind == "optimal"
         if done or objective.best_s >= before_s * (1 - WORTH):  # also where a step is free
             return certificate, better
+        if improve is not None and better is not None:
+            improve(better)
 
 
 def limits_of(budget: Budget) -> Limits:
@@ -149,10 +156,14 @@ class _Proof:
         try:
             self.axes = find_axis_placements(self.space, self.limits.placements)
         except TooLarge:
+            deque(self._balanced(), 0)
             return self._certificate(float("inf"))
         covered = float(np.prod([float(len(a)) for a in self.axes]))
-        close = self.floor >= self.incumbent * (1 - NEAR) or covered <= MOST_STATES
-        if self.floor < self.incumbent * (1 - SAME) and (close or len(self.axes) < 3):
+        few = covered <= MOST_STATES or len(self.axes) < 3
+        if not few:
+            deque(self._balanced(), 0)
+        near = self.floor >= self.incumbent * (1 - NEAR)
+        if self.floor < self.incumbent * (1 - SAME) and (few or near):
             with suppress(Spent):
                 self._first_axis()
                 self.floor = self.incumbent
@@ -165,6 +176,12 @@ class _Proof:
         relaxed = self.relaxed = Relaxation(self.ops, near)
         self._raise(relaxed.bound_s)
         relaxed.agree(self.incumbent / self.scale, SWEEPS, self._raise)
+
+    def _balanced(self) -> Iterator[None]:
+        """Raises the bound by better weights; yields after all that are tried."""
+        for bound_s in self.relaxed.balance(self.incumbent / self.scale, self.limits.cells):
+            self._raise(max(bound_s, self.floor / self.scale))
+            yield
 
     def _raise(self, seconds: float) -> None:
         """A lower bound of compute and links of every state that is left."""
@@ -179,10 +196,13 @@ class _Proof:
 
     def _first_axis(self) -> None:
         """Bounds every placement of each axis, then descends from those of the first axis."""
-        for star in self.relaxed.stars:
-            star.use(self.axes, self.relaxed.domains)
+        relaxed, enough = self.relaxed, self.incumbent * (1 - SAME) / self.scale
+        for star in relaxed.stars:
+            star.place(self.axes, relaxed.domains)
         bounds = [self._bounds(axis) for axis in range(len(self.axes))]
-        enough = self.incumbent * (1 - SAME) / self.scale
+        for _ in self._balanced():  # each placement has its best weights
+            more = [self._bounds(axis) for axis in range(len(self.axes))]
+            bounds = [np.maximum(old, new) for old, new in zip(bounds, more, strict=True)]
         self.numbers = [np.flatnonzero(bound < enough) for bound in bounds]  # [axes] that are left
         self.numbers[0] = self.numbers[0][np.argsort(bounds[0][self.numbers[0]], kind="stable")]
         for star in self.relaxed.stars:
@@ -215,6 +235,8 @@ class _Proof:
         axis = len(chosen)
         total = np.full(len(self.numbers[axis]), np.inf)
         rows, seconds = self._promising([star.below(chosen) for star in self.relaxed.stars])
+        if axis + 1 == len(self.axes):
+            rows, seconds = self._best_weighed(chosen, rows, seconds)
         total[rows] = seconds
         rows = rows[self._may_fit(chosen, rows)]
         rows = rows[np.argsort(total[rows], kind="stable")]
@@ -241,6 +263,20 @@ class _Proof:
             keep = total < enough
             rows, total = rows[keep], total[keep]
         return rows, total
+
+    def _best_weighed(
+        self, chosen: tuple[int, ...], rows: np.ndarray, total: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Of these placements of the last axis those that are promising with their own weights."""
+        relaxed = self.relaxed
+        slopes = {k: np.full(len(rows), slope) for k, slope in relaxed.constant.slopes.items()}
+        for star in relaxed.stars:
+            for k, slope in star.slopes(chosen, rows).items():
+                slopes[k] = slopes[k] + slope if k in slopes else slope
+        for k, slope in slopes.items():  # a weight is best at 1 where it adds, else at 0
+            total = total + ((slope > 0) - relaxed.weights[k]) * slope
+        keep = total < self.incumbent * (1 - SAME) / self.scale
+        return rows[keep], total[keep]
 
     def _may_fit(self, chosen: tuple[int, ...], rows: np.ndarray) -> np.ndarray:
         """[rows] whether memory suffices if later axes split everything and nothing is copied."""
@@ -285,16 +321,17 @@ class _Proof:
                     raise Spent
 
     def _seconds(self, chosen: tuple[int, ...], last: np.ndarray) -> np.ndarray:
-        """[last] seconds for these placements of the last axis, what is hidden at its bound."""
+        """[last] seconds for these placements of the last axis."""
         if self.blocks is None:
             self.blocks = find_blocks(self.model.graph, self.axes, Work())
-            for block in self.blocks:
-                block.count_hidden(self.relaxed.hidden)
         numbers = [int(self.numbers[a][j]) for a, j in enumerate(chosen)]
         total = np.zeros(len(last))
+        columns = np.zeros((len(last), self.model.graph.hiding.columns))
         for block in self.blocks:
-            total += block.last(block.kinds(numbers), block.kind[-1][last])
-        return total
+            parts = block.last(block.kinds(numbers), block.kind[-1][last])
+            total += parts.seconds
+            columns[:, block.columns] += parts.columns
+        return total - hidden_s(columns)  # type: ignore[no-any-return]
 
 
 def _at(axis: AxisPlacements, earlier: list[tuple[int, ...]], rows: np.ndarray) -> np.ndarray:

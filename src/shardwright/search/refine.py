@@ -14,7 +14,6 @@ from shardwright.search.objective import Budget, Objective
 from shardwright.search.space import Space
 from shardwright.spmd.decisions import AxisList, Decisions, State
 from shardwright.spmd.layout import REPLICATED, Placement
-from shardwright.spmd.sums import find_sums
 
 # Parts of a step. An override must save this much: each one makes a plan harder to read.
 WORTHWHILE = 2e-3
@@ -119,7 +118,7 @@ def unreduced_sums(model: CostModel, decisions: Decisions) -> dict[int, Placemen
     program, found = model.analysis.program, dict[int, Placement]()
     stored, choices = model.stored(decisions), model.choices(decisions)
     of_value, of_op = model.layouts.of_value, model.classes.of_op
-    for one in find_sums(program):
+    for one in model.sums:
         if one.hoist is None:
             continue
         axes = set(choices[int(of_op[one.leaves[0].op])].partial)

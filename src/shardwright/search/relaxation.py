@@ -12,13 +12,24 @@ arc consistency, or dual block-coordinate ascent (Werner 2007; Kolmogorov 2015).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 
 from shardwright.cost.model import CostModel
-from shardwright.cost.op_table import Share, candidates_of, op_seconds, part_of, shares
+from shardwright.cost.op_table import (
+    Charge,
+    Chosen,
+    Share,
+    SlotRoutes,
+    candidates_of,
+    charge,
+    chosen_candidates,
+    computing,
+    shares,
+)
 from shardwright.search.axis_placements import AxisPlacements, TooLarge, find_axis_placements
 from shardwright.search.bounds import least_compute_s
 from shardwright.search.space import Space
@@ -28,6 +39,7 @@ from shardwright.spmd.opclass import OpClass
 Scope = tuple[int, ...]  # layouts, ascending
 STEADY = 2e-4  # of the bound: less gained in SWEEPS sweeps is nothing
 SWEEPS = 5
+LEAST_STEP = 0.1  # of a weight: smaller ones change the bound by less than a percent
 
 
 class Table(NamedTuple):
@@ -42,10 +54,11 @@ class Table(NamedTuple):
 class Star:
     """A table over a few layouts: op classes whose layouts lie within one scope."""
 
-    def __init__(self, scope: Scope, cells: np.ndarray, seconds: np.ndarray) -> None:
+    def __init__(self, scope: Scope, cells: np.ndarray, charge: Charge) -> None:
         self.scope = scope
         self.cells = cells  # [cells, scope] numbers of placements
-        self.seconds = seconds  # [cells]
+        self.charge = charge  # [cells]
+        self.seconds = charge.base  # [cells] as weighed, and moved between tables
         self._groups: dict[int, tuple[np.ndarray, np.ndarray]] = {}
 
     def least(self, column: int) -> np.ndarray:
@@ -59,24 +72,32 @@ class Star:
         order, starts = known
         return np.minimum.reduceat(self.seconds[order], starts)  # type: ignore[no-any-return]
 
-    def use(self, axes: Sequence[AxisPlacements], domains: Domains) -> None:
-        """Tabulates over the kinds of these axis placements from now on."""
+    def place(self, axes: Sequence[AxisPlacements], domains: Domains) -> None:
+        """Finds the cell of every combination of kinds of these axis placements."""
         found = [a.kinds(self.scope) for a in axes]
         self.kind = [kind for kind, _ in found]  # [axes][placements]
         columns = _grid(axes, [first for _, first in found], self.scope, domains)
         keys = _keys(self.cells, domains, self.scope)
         at = np.searchsorted(keys, _key(columns, domains, self.scope))
-        self._seconds = self.seconds[at]  # [kinds of axis 0, of axis 1, ...]
-        self._tables: dict[tuple[int, ...], Table] = {}
+        self._cell = at  # [kinds of axis 0, of axis 1, ...]
 
     def of_axis(self, axis: int) -> np.ndarray:
         """[kinds of an axis] the least seconds of each."""
-        rest = np.moveaxis(self._seconds, axis, 0)
+        rest = np.moveaxis(self.seconds[self._cell], axis, 0)
         return rest.reshape(len(rest), -1).min(1)  # type: ignore[no-any-return]
 
     def keep(self, numbers: Sequence[np.ndarray]) -> None:
-        """From now on the placements of each axis are these."""
+        """From now on the placements of each axis are these, and the seconds stay."""
         self.kind = [kind[rows] for kind, rows in zip(self.kind, numbers, strict=True)]
+        self._seconds = self.seconds[self._cell]
+        self._slopes = {k: slope[self._cell] for k, slope in self.charge.slopes.items()}
+        self._tables: dict[tuple[int, ...], Table] = {}
+
+    def slopes(self, chosen: Sequence[int], last: np.ndarray) -> dict[int, np.ndarray]:
+        """{phase: [last] what a weight counts} for these placements of the last axis."""
+        kinds = tuple([int(kind[n]) for kind, n in zip(self.kind, chosen, strict=False)])
+        at = self.kind[-1][last]
+        return {k: slope[kinds][at] for k, slope in self._slopes.items()}
 
     def below(self, chosen: Sequence[int]) -> Table:
         """The least seconds for each kind of the next axis, given placements of those before it."""
@@ -152,7 +173,9 @@ class OpTables:
         self.domains = Domains(len(self.model.layouts.table))
         self._left, self._most_cells = most_pairs, most_cells
         self._scopes: dict[Scope, np.ndarray | None] = {}
-        self._seconds: dict[tuple[object, ...], np.ndarray | None] = {}
+        self.routes = SlotRoutes(self.domains.placements, self.model.prices)
+        self._chosen: dict[int, Chosen | None] = {}  # of each op class
+        self._charges: dict[tuple[int, Share], Charge] = {}
         self.heavy = [_heavy(self.model, op) for op in self.model.classes.table]  # [classes]
 
     def cells(self, scope: Scope) -> np.ndarray | None:
@@ -176,28 +199,37 @@ class OpTables:
             return np.zeros((1, 0), np.int64)
         return np.stack([c.reshape(-1)[first] for c in columns], 1)
 
-    def seconds(self, op: OpClass, share: Share) -> np.ndarray | None:
+    def charge(self, op: OpClass, share: Share) -> Charge | None:
         """[cells of its scope] what an op class is charged; None where that is too much work."""
-        key = (
-            op.index, share.compute, tuple(share.links), tuple(share.payments), tuple(share.leaves)
-        )  # fmt: skip
-        if key not in self._seconds:
-            self._seconds[key] = self._tabulate(op, share)
-        return self._seconds[key]
+        if op.index not in self._chosen:
+            self._chosen[op.index] = self._choose(op)
+        chosen = self._chosen[op.index]
+        if chosen is None:
+            return None
+        key = (op.index, share)
+        if key not in self._charges:
+            cells = self._columns(op)
+            self._charges[key] = charge(op, share, cells, chosen, self.routes, self.model.prices)
+        return self._charges[key]
 
-    def _tabulate(self, op: OpClass, share: Share) -> np.ndarray | None:
-        scope = _scope(op)
-        cells = self.cells(scope)
+    def _choose(self, op: OpClass) -> Chosen | None:
+        cells = self.cells(_scope(op))
         if cells is None:
             return None
-        domains = {i: self.domains.placements[i] for i in scope}
-        candidates = candidates_of(op, domains, self.model.prices)
+        candidates = candidates_of(op, self.domains.placements, self.model.prices)
         pairs = len(candidates) * len(cells)
         if pairs > self._left:
             return None
         self._left -= pairs
-        columns = {layout: cells[:, i] for i, layout in enumerate(scope)}
-        return op_seconds(op, share, domains, columns, candidates, self.model.prices)
+        prices = self.model.prices
+        return chosen_candidates(op, self._columns(op), candidates, self.routes, prices)
+
+    def _columns(self, op: OpClass) -> dict[int, np.ndarray]:
+        """{layout: [cells] numbers of placements}"""
+        scope = _scope(op)
+        cells = self.cells(scope)
+        assert cells is not None
+        return {layout: cells[:, i] for i, layout in enumerate(scope)}
 
 
 def _scope(op: OpClass) -> Scope:
@@ -213,70 +245,113 @@ class Relaxation:
         Heavy ops get their tables first; what has none has its least compute for a bound.
         """
         model = self.model = ops.model
-        self.ops, self.domains, self.constant_s = ops, ops.domains, 0.0
-        self.hidden = _hidden_shares(model, near)
-        coefficients = model.graph.hiding.coefficients(self.hidden)
-        charged = shares(
-            model.weights, model.choices(near), ops.heavy, model.graph.hiding, coefficients
-        )
-        tables: dict[Scope, np.ndarray] = {}
+        self.ops, self.domains = ops, ops.domains
+        hiding = model.graph.hiding
+        charged = shares(model.weights, model.choices(near), ops.heavy, hiding)
+        self.constant = Charge(np.zeros(()))
+        tables: dict[Scope, Charge] = {}
         for op in sorted(model.classes.table, key=lambda op: (-ops.heavy[op.index], op.index)):
-            seconds = ops.seconds(op, charged[op.index])
-            if seconds is None:
-                compute = charged[op.index].compute
-                self.constant_s += compute * least_compute_s(model, op) if compute else 0.0
-            else:
-                scope = _scope(op)
-                tables[scope] = tables[scope] + seconds if scope in tables else seconds
-        self._add_traffic(tables, coefficients)
+            share, scope = charged[op.index], _scope(op)
+            charge = ops.charge(op, share)
+            if charge is not None:
+                tables[scope] = tables[scope] + charge if scope in tables else charge
+            elif share.compute:
+                least_s = np.array(least_compute_s(model, op))
+                self.constant += computing(least_s, share.compute)
+        self._add_traffic(tables)
         self.stars = self._merged(tables)
+        self.weights = np.zeros(len(hiding.phases))  # [phases]
+        compute_s, link_s = model.columns(near)
+        self.weigh((compute_s < link_s).astype(float))  # exact for this state
 
-    def _add_traffic(self, tables: dict[Scope, np.ndarray], coefficients: np.ndarray) -> None:
+    def _add_traffic(self, tables: dict[Scope, Charge]) -> None:
         """What fused work moves through memory: in the first table that holds the layout."""
         sizes, hiding = self.model.mesh.sizes, self.model.graph.hiding
         for factor in self.model.graph.factors:
             for layout, phase, per_byte in factor.traffic:
-                per_byte *= 1.0 - part_of(coefficients, hiding.compute_column(phase))
-                table = self.model.layouts.table[layout]
+                table, times = self.model.layouts.table[layout], [(hiding.number(phase), per_byte)]
                 scope = next((s for s in tables if layout in s), (layout,))
                 cells = self.ops.cells(scope)
                 if cells is None:
-                    whole = table.local_bytes((), ()) * per_byte
-                    self.constant_s += whole / math.prod(sizes)
+                    least = table.local_bytes((), ()) / math.prod(sizes)
+                    self.constant += computing(np.array(least), times)
                     continue
-                by_number = np.array([
-                    table.local_bytes(p, sizes) * per_byte for p in self.domains.placements[layout]
-                ])  # fmt: skip
-                before = tables.get(scope, np.zeros(len(cells)))
-                tables[scope] = before + by_number[cells[:, scope.index(layout)]]
+                placements = self.domains.placements[layout]
+                held = np.array([float(table.local_bytes(p, sizes)) for p in placements])
+                more = computing(held, times)[cells[:, scope.index(layout)]]
+                tables[scope] = tables[scope] + more if scope in tables else more
 
-    def _merged(self, tables: dict[Scope, np.ndarray]) -> list[Star]:
+    def _merged(self, tables: dict[Scope, Charge]) -> list[Star]:
         """Stars; a table whose scope lies within another's is added to the smallest such."""
         stars: dict[Scope, Star] = {}
         for scope in sorted(tables, key=lambda s: (-len(s), s)):
             cells = self.ops.cells(scope)
             assert cells is not None
             order = np.argsort(_keys(cells, self.domains, scope), kind="stable")
-            cells, seconds = cells[order], tables[scope][order]
+            cells, charge = cells[order], tables[scope][order]
             above = [s for s in stars if set(scope) < set(s)]
             if not above:
-                stars[scope] = Star(scope, cells, seconds)
+                stars[scope] = Star(scope, cells, charge)
                 continue
             into = min(above, key=lambda s: (len(stars[s].seconds), s))
             columns = [stars[into].cells[:, into.index(i)] for i in scope]
             at = np.searchsorted(
                 _keys(cells, self.domains, scope), _key(columns, self.domains, scope)
             )
-            stars[into].seconds = stars[into].seconds + seconds[at]
+            stars[into] = Star(into, stars[into].cells, stars[into].charge + charge[at])
         return list(stars.values())
+
+    def weigh(self, weights: np.ndarray) -> None:
+        """Bounds what is hidden with these weights [phases] from now on."""
+        for k in np.flatnonzero(weights != self.weights).tolist():
+            for star in self.stars:
+                if k in star.charge.slopes:
+                    more = weights[k] - self.weights[k]
+                    star.seconds = star.seconds + more * star.charge.slopes[k]
+        self.weights = weights
+
+    @property
+    def constant_s(self) -> float:
+        """Seconds of what has no table."""
+        return float(self.constant.weighed(self.weights))
 
     @property
     def bound_s(self) -> float:
         """No state of the space takes less."""
         return self.constant_s + sum(float(star.seconds.min()) for star in self.stars)
 
-    def agree(self, enough_s: float, sweeps: int, report: Callable[[float], None]) -> None:
-        """Raises the bound until it is enough or steady, or the sweeps are over."""
+    def balance(self, enough_s: float, most_cells: float) -> Iterator[float]:
+        """Looks for weights that raise the bound, phase by phase, in smaller and smaller steps.
+
+        Yields the bound of all weights that are tried, and ends with the best of them. It may look
+        at so many cells.
+        """
+        best_s, step = self.bound_s, 0.5
+        kept = self.weights, [star.seconds for star in self.stars]
+        a_sweep = sum(star.cells.size for star in self.stars)
+        while step >= LEAST_STEP and best_s < enough_s:
+            before_s = best_s
+            for k, side in product(range(len(self.weights)), (-step, step)):
+                weights = kept[0].copy()
+                weights[k] = np.clip(weights[k] + side, 0.0, 1.0)
+                if weights[k] == kept[0][k] or best_s >= enough_s:
+                    continue
+                if most_cells < a_sweep * SWEEPS:
+                    return
+                self.weigh(weights)
+                most_cells -= a_sweep * self.agree(enough_s, 4 * SWEEPS)
+                yield self.bound_s
+                if self.bound_s > best_s:
+                    best_s, kept = self.bound_s, (weights, [star.seconds for star in self.stars])
+                self.weights = kept[0]
+                for star, seconds in zip(self.stars, kept[1], strict=True):
+                    star.seconds = seconds
+            step = step / 2 if best_s < before_s * (1 + STEADY) else step
+
+    def agree(
+        self, enough_s: float, sweeps: int, report: Callable[[float], None] | None = None
+    ) -> int:
+        """The sweeps, at most so many, that raised the bound until it was enough or steady."""
         users: dict[int, list[tuple[Star, int]]] = {}
         for star in self.stars:
             for column, layout in enumerate(star.scope):
@@ -287,13 +362,15 @@ class Relaxation:
             for around in order if sweep % 2 == 0 else reversed(order):
                 _average(around)
             bound = self.bound_s
-            report(bound)
+            if report is not None:
+                report(bound)
             if bound >= enough_s or not order:
-                break
+                return sweep + 1
             if sweep % SWEEPS == SWEEPS - 1:
                 if bound < before * (1 + STEADY):
-                    break
+                    return sweep + 1
                 before = bound
+        return sweeps
 
 
 def _average(around: Sequence[tuple[Star, int]]) -> None:
@@ -302,13 +379,6 @@ def _average(around: Sequence[tuple[Star, int]]) -> None:
     mean = sum(least[1:], least[0]) / len(around)
     for (star, column), mine in zip(around, least, strict=True):
         star.seconds = star.seconds + (mean - mine)[star.cells[:, column]]
-
-
-def _hidden_shares(model: CostModel, near: Decisions) -> np.ndarray:
-    """[phases] of compute, so that the bound of what is hidden is exact for a state."""
-    compute_s, link_s = model.columns(near)
-    shares: np.ndarray = (compute_s < link_s).astype(float)
-    return shares
 
 
 def _heavy(model: CostModel, op: OpClass) -> float:

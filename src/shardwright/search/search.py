@@ -227,7 +227,10 @@ class _Run:
         objective = self.objective
         objective.stage = "proof"
         self.ops = self.ops or op_tables(self.space, limits_of(self.budget))
-        certificate, better = certify(self.space, objective, self.budget, ops=self.ops)
+        certificate, better = certify(
+            self.space, objective, self.budget, ops=self.ops,
+            improve=lambda state: self.responses.improve([state]),
+        )  # fmt: skip
         if better is not None:
             objective([better])
             refine(self.space, objective, better, self.budget)

@@ -7,6 +7,7 @@ all layouts under many lists; a property test holds the two equal (tests/spmd/te
 from __future__ import annotations
 
 from collections.abc import Sequence
+from threading import Lock
 
 import numpy as np
 
@@ -48,11 +49,37 @@ def claimed_atom(layout: Layout, entry: Entry, able: Sequence[bool]) -> int:
     return min(ranked, default=(0, REPLICATED))[1]
 
 
-_NEVER = 1 << 20  # the rank of a group that is not listed: above that of any list's end
+_UNKNOWN = -1  # a node that was not reached yet
+
+
+class _Nodes:
+    """Layouts with what the axes before one have split of them, as arrays that grow."""
+
+    def __init__(
+        self, layout: np.ndarray, shards: np.ndarray, able: np.ndarray, local_bytes: np.ndarray
+    ) -> None:
+        self.layout = layout  # [N]
+        self.shards = shards  # [N, J] of each atom
+        self.able = able  # [N, J] whether the axis can split it
+        self.local_bytes = local_bytes  # [N] if later axes split nothing
+        self.next = np.full((len(layout), able.shape[1] + 1), _UNKNOWN)  # [N, atom + 1]
+        self.claimed: dict[Entry, np.ndarray] = {}  # [nodes so far] the atom each entry claims
+
+    def __len__(self) -> int:
+        return len(self.layout)
+
+    def extend(self, more: _Nodes) -> None:
+        for name in ("layout", "shards", "able", "local_bytes", "next"):
+            setattr(self, name, np.concatenate([getattr(self, name), getattr(more, name)]))
 
 
 class Claims:
-    """The layouts of a program as arrays, to place all of them at once."""
+    """The placements of all layouts under many lists at once.
+
+    What an axis can split of a layout depends on what earlier axes took of it: a *node* is a layout
+    with that. The nodes of one axis lead to those of the next, so that a placement is a path, and
+    what an entry claims of a node is worked out once.
+    """
 
     def __init__(self, table: Sequence[Layout], groups: int, axis_sizes: Sequence[int]) -> None:
         count = len(table)
@@ -61,14 +88,14 @@ class Claims:
         self._group = np.full((count, width), groups, np.int64)  # [S, J], `groups`: no atom
         self._size = np.ones((count, width), np.int64)  # [S, J]
         self._bit = np.full((count, width), NO_BIT, np.int64)  # [S, J]
-        self._side = np.zeros((count, width), np.int32)  # [S, J]
+        self._side = np.zeros((count, width), np.int64)  # [S, J]
         self._left = np.zeros((count, width, width), bool)  # [S, J, K] K is left of J in its dim
-        self._able = np.zeros((len(axis_sizes), count, width), bool)  # [A, S, J] if undivided
+        self._able = np.zeros((len(axis_sizes) + 1, count, width), bool)  # [A, S, J] if undivided
         for s, layout in enumerate(table):
             for j, a in enumerate(layout.atoms):
                 self._group[s, j], self._size[s, j] = a.group, a.size
                 self._bit[s, j], self._side[s, j] = a.bit, a.side
-                self._able[:, s, j] = [
+                self._able[:-1, s, j] = [
                     layout.units > 0 and can_divide(a.size, 1, n, pads=layout.pads(j))
                     for n in axis_sizes
                 ]
@@ -76,69 +103,86 @@ class Claims:
                 for k in range(j):
                     self._left[s, j, k] = layout.atoms[k].dim == a.dim
         self._base = np.array([layout.itemsize * layout.units for layout in table], np.float64)
-        self._update = np.array([layout.update for layout in table], bool).reshape(1, count, 1)
-        self._compound = bool(self._left.any())
-        self._conflicted = np.nonzero(self._bit != NO_BIT)
+        self._update = np.array([layout.update for layout in table], bool)
+        self._growing = Lock()  # threads may share a model
+        start = np.arange(count), np.ones((count, width), np.int64)
+        empty = np.arange(0), np.ones((0, width), np.int64)
+        self._nodes = [self._made(0, *start)]  # [A + 1] of each axis; the last: all axes are placed
+        self._nodes += [self._made(a + 1, *empty) for a in range(len(axis_sizes))]
 
     def place(self, states: Sequence[State]) -> tuple[np.ndarray, np.ndarray]:
         """(placements [B, S, A], local bytes [B, S]) of every layout in every state: `claim`."""
-        batch, (count, _), axes = len(states), self._size.shape, len(self._axis_sizes)
-        chosen = np.full((batch, count, axes), REPLICATED, np.int64)
-        shards = np.ones((batch, *self._size.shape), np.int64)  # [B, S, J] shards of each atom
-        for a, n in enumerate(self._axis_sizes):
-            lists = [s[a] for s in states]
-            if not any(lists):
-                continue
-            rank = self._ranks(lists)  # [B, S, J]
-            rank[:, ~self._able[a]] = _NEVER
-            for earlier in range(a):  # an atom split before may not divide any further
-                taken = chosen[:, :, earlier]
-                b, s = np.nonzero(taken != REPLICATED)
-                j = taken[b, s]
-                held = shards[b, s, j]  # 1 after an axis of one device
-                uneven = (held > 1) & (self._size[s, j] % (held * n) != 0)
-                rank[b[uneven], s[uneven], j[uneven]] = _NEVER
-            if self._compound:  # only a prefix of a compound dim can be split
-                rank[((shards < self._size)[:, :, None, :] & self._left).any(-1)] = _NEVER
-            best = rank.argmin(2)  # [B, S]
-            b, s = np.nonzero(np.take_along_axis(rank, best[:, :, None], 2)[:, :, 0] < _NEVER)
-            j = best[b, s]
-            chosen[b, s, a] = j
-            shards[b, s, j] *= n
-        return chosen, (-(-self._size // shards)).prod(2) * self._base
+        number: dict[State, int] = {(): 0}  # of each start of a state
+        node = np.arange(len(self._base))[None]  # [starts, S]
+        chosen: list[np.ndarray] = []  # [axes so far][starts, S]
+        with self._growing:
+            for a in range(len(self._axis_sizes)):
+                starts = list(dict.fromkeys([state[: a + 1] for state in states]))
+                before = [number[start[:-1]] for start in starts]
+                number = {start: i for i, start in enumerate(starts)}
+                node = node[before]
+                atoms = self._first_claimed(a, [start[-1] for start in starts], node)
+                chosen = [*[earlier[before] for earlier in chosen], atoms]
+                node = self._next(a, node, atoms)
+            local_bytes = self._nodes[-1].local_bytes[node]
+        rows = [number[state] for state in states]
+        nothing = np.zeros((1, len(self._base), 0), np.int64)
+        placements = np.stack(chosen, 2).astype(np.int64) if chosen else nothing
+        return placements[rows], local_bytes[rows]
 
-    def _ranks(self, lists: Sequence[AxisList]) -> np.ndarray:
-        """[B, S, J] twice the position of each atom's group in each list of one axis; least claims.
+    def _first_claimed(self, axis: int, lists: Sequence[AxisList], node: np.ndarray) -> np.ndarray:
+        """[lists, S] the atom that each list claims of its nodes [lists, S]; first listed wins."""
+        entries = list(dict.fromkeys([entry for one in lists for entry in one]))
+        none = np.full(len(self._nodes[axis]), REPLICATED, np.int8)  # after the end of a list
+        claimed = np.stack([*[self._claimed(axis, entry) for entry in entries], none])
+        number = {entry: i for i, entry in enumerate(entries)}
+        atoms = np.full(node.shape, REPLICATED, np.int8)
+        for position in range(max(map(len, lists), default=0)):
+            at = [number[one[position]] if position < len(one) else len(entries) for one in lists]
+            mine = claimed.ravel().take(node + np.array(at)[:, None] * len(none))
+            np.copyto(atoms, mine, where=atoms == REPLICATED)
+        return atoms
 
-        Ranks are even, so that adding 1 puts one side of a conflict behind the other.
-        """
-        width, longest = self._groups + 1, max(map(len, lists))
-        every = [_NEVER] * (len(lists) * width)
-        scoped: list[tuple[int, int]] = []  # (place, rank) of entries for updates only
-        bits = np.zeros((len(lists), longest + 1), np.int64)
-        for b, entries in enumerate(lists):
-            for position, (group, value, scope) in enumerate(entries):
-                if not 0 <= group < self._groups:
-                    raise ShardwrightError(
-                        f"a decision names group {group}; the program has {self._groups}",
-                        try_=f"0 to {self._groups - 1}: analysis.all_groups lists them",
-                    )
-                at = b * width + group
-                if scope == UPDATES:
-                    scoped.append((at, 2 * position))
-                elif every[at] == _NEVER:
-                    every[at] = 2 * position
-                bits[b, position] = value
-        table = np.array(every, np.int32).reshape(len(lists), width)
-        rank: np.ndarray = table[:, self._group]
-        if scoped:
-            for at, place in scoped:
-                every[at] = min(every[at], place)
-            update = np.array(every, np.int32).reshape(len(lists), width)
-            rank = np.where(self._update, update[:, self._group], rank)
-        s, j = self._conflicted
-        if len(s):
-            entry = np.minimum(rank[:, s, j] // 2, longest)  # the last column: not listed
-            chosen = np.take_along_axis(bits, entry, 1) >> self._bit[s, j] & 1
-            rank[:, s, j] += (chosen ^ self._side[s, j]).astype(np.int32)
-        return rank
+    def _claimed(self, axis: int, entry: Entry) -> np.ndarray:
+        """[nodes of an axis] the atom that an entry claims of each, or REPLICATED."""
+        nodes = self._nodes[axis]
+        known = nodes.claimed.get(entry)
+        if known is None or len(known) < len(nodes):
+            if not 0 <= entry.group < self._groups:
+                raise ShardwrightError(
+                    f"a decision names group {entry.group}; the program has {self._groups}",
+                    try_=f"0 to {self._groups - 1}: analysis.all_groups lists them",
+                )
+            bit = self._bit[nodes.layout]
+            behind = (bit != NO_BIT) & (((entry.bits >> bit) & 1) != self._side[nodes.layout])
+            able = nodes.able & (self._group[nodes.layout] == entry.group)
+            if entry.scope == UPDATES:
+                able &= self._update[nodes.layout][:, None]
+            rank = np.where(able, behind, 2)  # of the two sides of a conflict the picked one first
+            known = np.where(able.any(1), rank.argmin(1), REPLICATED).astype(np.int8)
+            nodes.claimed[entry] = known
+        return known
+
+    def _next(self, axis: int, node: np.ndarray, atoms: np.ndarray) -> np.ndarray:
+        """The nodes of the next axis, after this one has split these atoms."""
+        nodes, after = self._nodes[axis], self._nodes[axis + 1]
+        at = node * nodes.next.shape[1] + (atoms - REPLICATED)
+        found = nodes.next.ravel().take(at)
+        new = np.unique(at[found == _UNKNOWN])
+        if len(new):
+            row, atom = new // nodes.next.shape[1], new % nodes.next.shape[1] + REPLICATED
+            shards, split = nodes.shards[row], np.flatnonzero(atom != REPLICATED)
+            shards[split, atom[split]] *= self._axis_sizes[axis]
+            nodes.next[row, atom - REPLICATED] = len(after) + np.arange(len(new))
+            after.extend(self._made(axis + 1, nodes.layout[row], shards))
+            found = nodes.next.ravel().take(at)
+        return found
+
+    def _made(self, axis: int, layout: np.ndarray, shards: np.ndarray) -> _Nodes:
+        """Nodes of an axis; after the last one nothing can be split."""
+        able, size = self._able[axis, layout], self._size[layout]
+        n = self._axis_sizes[axis] if axis < len(self._axis_sizes) else 1
+        able &= (shards == 1) | (size % (shards * n) == 0)  # what is split already divides
+        able &= ~((shards < size)[:, None, :] & self._left[layout]).any(2)  # a prefix of its dim
+        local_bytes = (-(-size // shards)).prod(1) * self._base[layout]
+        return _Nodes(layout, shards, able, local_bytes)

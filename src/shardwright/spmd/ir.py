@@ -6,7 +6,7 @@ Plain data, independent of JAX once built. It is what tests read and what `expla
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -18,8 +18,9 @@ from shardwright.spmd.layout import REPLICATED, Layout, Placement
 from shardwright.spmd.layouts import Layouts
 from shardwright.spmd.moves import SLICE, Move
 from shardwright.spmd.opclass import NO_CLASS, OpClass, OpClasses
+from shardwright.spmd.slack import BLOCKS, Slack
 from shardwright.spmd.sums import Reduction, Sum, find_sums, reduced_once
-from shardwright.spmd.weights import region_runs, region_weights
+from shardwright.spmd.weights import place_of, region_runs, region_weights, transfer_phases
 
 
 class Total(NamedTuple):
@@ -75,6 +76,7 @@ class Collective:
     source: str  # the user's line, or the argument path of what moves
     cause: Cause
     op: int
+    hidden_s: float = 0.0  # of these seconds, behind compute
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +154,8 @@ class Partitioned(NamedTuple):
     choices: Sequence[Choice]
     prices: Prices
     axes: Sequence[tuple[str, int]]
+    slack: Slack
+    hidden_s: Callable[[Move, int], float]  # of a move, given the phase that it hides behind
 
     def shape(self, value: int) -> str:
         """f32[8/4,16]"""
@@ -215,6 +219,7 @@ def find_collectives(given: Partitioned) -> list[Collective]:
             summed.update({leaf.op: (one, once) for leaf in one.leaves})
     returned = dict(zip(program.outputs, program.output_paths, strict=True))
     still = [not (any(c.operand_moves) or any(c.result_moves) or c.exchanges) for c in choices]
+    slack, behind = given.slack, transfer_phases(program, given.classes, given.slack)
     moved: set[tuple[int, int, int, bool, Placement]] = set()
     found: list[Collective] = []
     for op in program.ops:
@@ -225,27 +230,30 @@ def find_collectives(given: Partitioned) -> list[Collective]:
         for v in op.operands:
             if v == LITERAL:
                 continue
-            key = (v, op.operand_region, op.remat, op.transposed, choice.needs[slot])
+            place = place_of(op, v)
+            key = (*place, choice.needs[slot])
             if key not in moved and choice.operand_moves[slot]:
                 moved.add(key)
                 cause = Cause("operand", op.name, *_origin(program, v))
-                add(choice.operand_moves[slot], v, cause)
+                add(choice.operand_moves[slot], v, cause, behind[place])
             slot += 1
         add = add._replace(times=runs[op.result_region])
         for v in op.results[:1]:
-            add(choice.exchanges, v, Cause("halo" if op.rule.halos else "manual", op.name))
+            why = Cause("halo" if op.rule.halos else "manual", op.name)
+            add(choice.exchanges, v, why, BLOCKS)
         if op.index in summed:
             one, once = summed[op.index]
             if op.index == max(leaf.op for leaf in one.leaves):  # the others are reduced with it
                 hoist = one.hoist if once.after_loop else None
                 if hoist:
                     add = add._replace(times=runs[program.ops[hoist.loop.carry].region])
+                maker = hoist.loop.carry if hoist else program.values[one.value].op
                 value = (hoist or one).value
                 cause = Cause(
                     "scan" if hoist else "sum", op.name, stored=given.shape(value),
                     terms=len(one.leaves),
                 )  # fmt: skip
-                add(once.moves, value, cause)
+                add(once.moves, value, cause, slack.results[maker])
             continue
         for v, moves in zip(op.results, choice.result_moves, strict=True):
             if not moves:
@@ -257,7 +265,7 @@ def find_collectives(given: Partitioned) -> list[Collective]:
                 cause = Cause("partial", op.name, stored=stored)
             else:
                 cause = Cause("stored", op.name, *_origin(program, v), stored)
-            add(moves, v, cause)
+            add(moves, v, cause, slack.results[op.index])
     return found
 
 
@@ -280,14 +288,14 @@ class _Adder(NamedTuple):
     times: float
     found: list[Collective]
 
-    def __call__(self, moves: Sequence[Move], value: int, cause: Cause) -> None:
+    def __call__(self, moves: Sequence[Move], value: int, cause: Cause, phase: int) -> None:
         given, op, names = self.given, self.op, [name for name, _ in self.given.axes]
         source = str(op.source) if op.source else given.program.where(value)  # as for a return
         for m in moves:
             if m.kind != SLICE:
                 collective = Collective(
                     m.kind, tuple(names[a] for a in m.axes), m.bytes, self.times,
-                    given.prices.move_s(m), source, cause, op.index,
+                    given.prices.move_s(m), source, cause, op.index, given.hidden_s(m, phase),
                 )  # fmt: skip
                 self.found.append(collective)
 

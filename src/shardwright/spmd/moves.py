@@ -154,6 +154,9 @@ def _minor(layout: Layout, at: Placement, axes: Sequence[int], atom: int) -> lis
 
 def _splits(layout: Layout, placement: Placement, axis_sizes: Sequence[int]) -> bool:
     """Whether JAX has a sharding for it inside a program, where shards may be uneven."""
+    devices, split = math.prod(axis_sizes), [layout.atoms[j] for j in placement if j != REPLICATED]
+    if layout.units and not layout.closed and not any(a.place or a.size % devices for a in split):
+        return True  # each the major atom of its dim, and divisible by all axes
     return layout._replace(border=False).can_store(placement, axis_sizes)
 
 

@@ -170,9 +170,9 @@ def find_sums(program: Program) -> list[Sum]:
     return over_trips + [one for one in here if not _has_small_leaf(program, one)]
 
 
-def find_summed(program: Program) -> set[int]:
+def find_summed(program: Program, sums: Sequence[Sum]) -> set[int]:
     """The values inside loops that are terms or totals of what is added up over their trips."""
-    return {v for one in find_sums(program) if one.hoist for v in one.in_loop(program)}
+    return {v for one in sums if one.hoist for v in one.in_loop(program)}
 
 
 def path(program: Program, op: int, last: int) -> Iterator[int]:
@@ -187,11 +187,11 @@ def path(program: Program, op: int, last: int) -> Iterator[int]:
         (value,) = program.ops[use].results
 
 
-def find_trips(program: Program) -> dict[int, int]:
+def find_trips(program: Program, sums: Sequence[Sum]) -> dict[int, int]:
     """{op: trips of the loop over which its partial results are only added up}"""
     return {
         leaf.op: program.regions[program.ops[one.hoist.loop.carry].body[0]].trips
-        for one in find_sums(program) if one.hoist for leaf in one.leaves
+        for one in sums if one.hoist for leaf in one.leaves
     }  # fmt: skip
 
 

@@ -9,17 +9,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from shardwright.program.types import LITERAL, TOP, Program
+from shardwright.program.types import LITERAL, TOP, Op, Program
 from shardwright.spmd.opclass import NO_CLASS, OpClasses
 from shardwright.spmd.slack import BLOCKS, Slack
-from shardwright.spmd.sums import Order, Sizes, find_sums
+from shardwright.spmd.sums import Order, Sizes, Sum
 
 Use = tuple[int, int]  # (op class, operand)
+Place = tuple[int, int, int, bool]  # a value, and the region, remat body and pass that use it
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,9 @@ class Weights:
     region: list[float]  # [regions] runs per step, 0 for the lighter branches of a cond
 
 
-def weigh(program: Program, classes: OpClasses, layout_of: np.ndarray, slack: Slack) -> Weights:
+def weigh(
+    program: Program, sums: Sequence[Sum], classes: OpClasses, layout_of: np.ndarray, slack: Slack
+) -> Weights:
     """The weights of all classes of a program: every op counts in its class."""
     region, runs = region_weights(program), region_runs(program)
     compute = np.zeros((len(classes.table), slack.phases))
@@ -69,8 +73,7 @@ def weigh(program: Program, classes: OpClasses, layout_of: np.ndarray, slack: Sl
     operands = [np.zeros(len(c.operands)) for c in classes.table]
     results = [np.zeros(len(c.results)) for c in classes.table]
     hideable: list[dict[tuple[int, int], float]] = [defaultdict(float) for _ in classes.table]
-    uses: dict[tuple[int, int, int, bool], list[tuple[Use, int]]] = defaultdict(list)
-    sums = find_sums(program)
+    uses: dict[Place, list[Use]] = defaultdict(list)
     summed = {leaf.op for one in sums for leaf in one.leaves}
     of_op = classes.of_op.tolist()
     for op in program.ops:
@@ -85,13 +88,13 @@ def weigh(program: Program, classes: OpClasses, layout_of: np.ndarray, slack: Sl
             if slack.results[op.index] != BLOCKS:
                 for slot in range(len(inputs), len(inputs) + len(op.results)):
                     hideable[c][slot, slack.results[op.index]] += runs[op.result_region]
-        for slot, (v, phase) in enumerate(zip(inputs, slack.operands[op.index], strict=True)):
-            uses[v, op.operand_region, op.remat, op.transposed].append(((c, slot), phase))
+        for slot, v in enumerate(inputs):
+            uses[place_of(op, v)].append((c, slot))
+    behind = transfer_phases(program, classes, slack)
     shared: dict[tuple[int, tuple[Use, ...], int], float] = defaultdict(float)
-    for (v, at, _, _), users in uses.items():
-        distinct = tuple(sorted({use for use, _ in users}))
-        phases = {phase for _, phase in users}
-        phase = phases.pop() if len(phases) == 1 else BLOCKS
+    for place, users in uses.items():
+        v, at, *_ = place
+        distinct, phase = tuple(sorted(set(users))), behind[place]
         if len(distinct) == 1:
             c, slot = distinct[0]
             operands[c][slot] += runs[at]
@@ -121,6 +124,22 @@ def weigh(program: Program, classes: OpClasses, layout_of: np.ndarray, slack: Sl
         ],
         region,
     )  # fmt: skip
+
+
+def place_of(op: Op, value: int) -> Place:
+    """Where an op uses a value."""
+    return value, op.operand_region, op.remat, op.transposed
+
+
+def transfer_phases(program: Program, classes: OpClasses, slack: Slack) -> dict[Place, int]:
+    """{place: the phase that moves of a value there hide behind, or BLOCKS where uses differ}"""
+    phases: dict[Place, set[int]] = defaultdict(set)
+    for op in program.ops:
+        if classes.of_op[op.index] != NO_CLASS:
+            inputs = [v for v in op.operands if v != LITERAL]
+            for v, phase in zip(inputs, slack.operands[op.index], strict=True):
+                phases[place_of(op, v)].add(phase)
+    return {place: next(iter(of)) if len(of) == 1 else BLOCKS for place, of in phases.items()}
 
 
 def region_runs(program: Program) -> list[float]:

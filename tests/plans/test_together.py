@@ -1,0 +1,75 @@
+"""Many plans in one process: threads do not disturb each other, kills leave whole files."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import shardwright as sw
+
+F32 = jnp.float32
+
+
+def steps(width: int) -> tuple[Any, tuple[Any, ...]]:
+    """A train step whose sizes, and so whose plan, depend on `width`."""
+
+    def step(w: jax.Array, x: jax.Array) -> jax.Array:
+        return w - 0.1 * jax.grad(lambda w: jnp.mean(jnp.tanh(x @ w) ** 2))(w)
+
+    shapes = ((64, 32 * width), (16 * width, 64))
+    return step, tuple(jax.ShapeDtypeStruct(shape, F32) for shape in shapes)
+
+
+def plan(width: int) -> sw.Plan:
+    step, args = steps(width)
+    mesh = {"data": 4, "model": 2}
+    return sw.partition(step, *args, mesh=mesh, device="h100", seconds=0.1, cache=False)
+
+
+def test_threads_make_the_plans_that_one_thread_makes() -> None:
+    widths = range(1, 9)
+    alone = [plan(width).record for width in widths]
+    with ThreadPoolExecutor(4) as pool:
+        together = [made.record for made in pool.map(plan, widths)]
+    assert together == alone
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+import shardwright as sw
+from shardwright.record import files
+
+plan, when, target = sw.load(sys.argv[1]), sys.argv[2], sys.argv[3]
+kill = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+if when == "half written":
+    def half(self, text, **how):
+        with self.open("w") as file:
+            file.write(text[: len(text) // 2])
+        kill()
+    Path.write_text = half
+else:
+    Path.replace = kill
+plan.save(target)
+"""
+
+
+@pytest.mark.parametrize("when", ["half written", "before it is put in place"])
+def test_killed_while_saving(when: str, tmp_path: Path) -> None:
+    """The file is the old one, whole; the cache writes with the same function."""
+    old, new = tmp_path / "old.json", tmp_path / "new.json"
+    plan(1).save(old)
+    plan(2).save(new)
+    was = old.read_text()
+    child = subprocess.run([sys.executable, "-c", KILLED, str(new), when, str(old)], check=False)
+    assert child.returncode == -signal.SIGKILL
+    assert old.read_text() == was
+    assert sw.load(old).record.program == "step"
