@@ -1,7 +1,7 @@
 """Peak memory of plans: predicted beside what the TPU and GPU compilers assign.
 
-    python -m benchmarks.memory              # needs the [tpu] and [cuda] extras; a minute per new row
-    python -m benchmarks.memory --stored     # against what was compiled before, no compiler needed
+    python -m benchmarks.memory            # needs the [tpu] and [cuda] extras; minutes per new row
+    python -m benchmarks.memory --stored   # against what was compiled before
 
 The triples are in memory_cases.py. What a compiler assigned to a plan is kept in memory.json, so a
 row is compiled again only when its plan has changed. A third of the rows is held out: their
@@ -125,6 +125,24 @@ def summary(rows: Sequence[Row]) -> dict[str, float]:
     """The median and the worst of the absolute errors."""
     errors = [abs(row.error) for row in rows]
     return {"median": statistics.median(errors), "worst": max(errors)}
+
+
+def section() -> str:
+    """The part of docs/fidelity.md on memory, from what is stored."""
+    rows = list(read().values())
+    lines = ["| rows | median error | worst | bar |", "|---|---|---|---|"]
+    for title, part in (
+        ("fitted", [row for row in rows if not row.held_out]),
+        ("held out", [row for row in rows if row.held_out]),
+    ):
+        found = summary(part)
+        lines.append(
+            f"| {len(part)} {title} | {found['median']:.1%} | {found['worst']:.0%} "
+            f"| {BARS['median']:.0%} and {BARS['worst']:.0%} |"
+        )
+    false = sum(row.false_fit for row in rows)
+    lines += ["", f"Predicted to fit where the compiler says it does not: {false} of {len(rows)}."]
+    return "\n".join([*lines, "", table(rows)])
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,12 +1,12 @@
 """Seconds of single ops: predicted beside what the TPU and GPU compilers estimate.
 
-    python -m benchmarks.ops --compile    # estimates anew, minutes; needs the [tpu] and [cuda] extras
-    python -m benchmarks.ops              # predicted against the estimates in ops.json
+    python -m benchmarks.ops --compile    # needs the [tpu] and [cuda] extras; minutes
+    python -m benchmarks.ops              # against the estimates in ops.json
 
 TPU: `estimated_cycles`, at the device's clock. GPU: the compiler's analytical cost model, which it
-writes down with xla_gpu_collect_cost_model_stats; it has been fitted to hardware by its authors, and
-is no measurement. Many ops are compiled in one program, told apart by name scopes. A third of the
-shapes (op_shapes.py) is held out by a hash of the name, and nothing is fitted to them.
+writes down with xla_gpu_collect_cost_model_stats: no measurement, and nothing for what libraries
+compute (convolutions). Many ops are compiled in one program, told apart by name scopes. A third of
+the shapes (op_shapes.py) is held out by a hash of the name, and nothing is fitted to them.
 """
 
 from __future__ import annotations
@@ -59,9 +59,7 @@ def estimated_s(ops: Sequence[OpShape], name: str) -> list[float]:
         return out
 
     one = jax.sharding.SingleDeviceSharding(devices_of(target, (1,)).ravel()[0])
-    lowered = jax.jit(together, in_shardings=one, out_shardings=one).lower(
-        [op.args for op in ops]
-    )
+    lowered = jax.jit(together, in_shardings=one, out_shardings=one).lower([op.args for op in ops])
     text = _jax.compile_afresh(lowered, OPTIONS.get(target.platform, {})).as_text()
     estimate = cycles(device(name).clock_hz) if target.platform == "tpu" else _analytical
     found = [0.0] * len(ops)
@@ -108,6 +106,12 @@ def table(name: str, estimates: dict[str, float]) -> str:
             cells += [f"{statistics.median(errors):.0%}" if errors else "-", f"{near:.0%}"]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def section() -> str:
+    """The part of docs/fidelity.md on single ops, from what is stored."""
+    stored = json.loads(STORE.read_text(encoding="utf-8"))
+    return "\n\n".join(table(name, estimates) for name, estimates in stored.items())
 
 
 def main(argv: Sequence[str] | None = None) -> int:
