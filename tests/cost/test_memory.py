@@ -54,13 +54,6 @@ def deep_scan(weights: Any, x: Any) -> Any:
     return jnp.sum(jax.lax.scan(lambda c, w: (jnp.tanh(c @ w), None), x, weights)[0] ** 2)
 
 
-def masked_scan(weights: Any, x: Any) -> Any:
-    """The same, through a mask that every trip needs."""
-    mask = jnp.arange(B)[:, None] >= jnp.arange(D)
-    layers = jax.lax.scan(lambda c, w: (jnp.where(mask, jnp.tanh(c @ w), 0), None), x, weights)
-    return jnp.sum(layers[0] ** 2)
-
-
 WEIGHTS = [f32(D, F), f32(F, O)]
 PROGRAMS: dict[str, tuple[Any, list[Any], tuple[int, ...]]] = {
     "forward": (forward, [f32(B, D), *WEIGHTS], ()),
@@ -69,17 +62,16 @@ PROGRAMS: dict[str, tuple[Any, list[Any], tuple[int, ...]]] = {
     "deep": (jax.grad(deep), [[f32(D, D)] * L, f32(B, D)], ()),
     "deep, remat": (jax.grad(deep_remat), [[f32(D, D)] * L, f32(B, D)], ()),
     "scan, forward": (deep_scan, [f32(L, D, D), f32(B, D)], ()),
-    "scan, masked": (masked_scan, [f32(L, D, D), f32(B, D)], ()),
     "scan": (jax.grad(deep_scan), [f32(L, D, D), f32(B, D)], ()),
 }
 LABELS = {"B": "x[0]", "D": "w1[0]", "F": "w1[1]"}
 TRAIN_LABELS = {"B": "x[0]", "D": "weights[0][0]", "F": "weights[0][1]"}
 
 
-def model_of(name: str, labels: dict[str, str] | None = None, **changes: Any) -> CostModel:
+def model_of(name: str, labels: dict[str, str] | None = None) -> CostModel:
     fn, args, donated = PROGRAMS[name]
     analysis = analyze_program(trace(fn, *args, donate_argnums=donated), labels)
-    return CostModel(analysis, Mesh({"a": N}), replace(device("tpu-v5e"), **changes))
+    return CostModel(analysis, Mesh({"a": N}), device("tpu-v5e"))
 
 
 def peak(name: str, *lists: str, labels: dict[str, str] | None = None) -> float:
@@ -100,24 +92,19 @@ ARGUMENTS = 2 * WEIGHT + B * D + B * O  # weights, moments, data
         # Arguments and the result, and the hidden layer: tanh writes over what it reads.
         ("forward", B * D + WEIGHT + B * O + B * F),
         # At the gradient of the hidden layer: that and the hidden layer itself, the gradient of
-        # the result that it comes from. That of w2 has been added to its moment already.
-        ("train, donated", ARGUMENTS + 2 * B * F + B * O),
+        # w2, the gradient of the result that both come from.
+        ("train, donated", ARGUMENTS + 2 * B * F + F * O + B * O),
         # Without donation the new weights and moments need a place of their own.
-        ("train", ARGUMENTS + 2 * WEIGHT + 2 * B * F + B * O),
-        # The activations of all layers but the last, then its gradient on its way down; gradients
-        # of weights are turned into results at once.
-        ("deep", L * D * D + B * D + L * D * D + 7 * B * D),
+        ("train", ARGUMENTS + 2 * WEIGHT + 2 * B * F + F * O + B * O),
+        # The activations of all layers but the last, then its gradient on its way down, and the
+        # gradient of one weight in another order than the result's.
+        ("deep", L * D * D + B * D + L * D * D + 7 * B * D + D * D),
         # The carry, and the step's own product, and one slice of the weights; and one number.
         ("scan, forward", L * D * D + B * D + 2 * B * D + D * D + SMALLEST),
     ],
 )
 def test_peak(name: str, numbers: int) -> None:
     assert peak(name) == numbers
-
-
-def test_masks_are_made_where_they_are_read() -> None:
-    """A loop's constant that depends on no argument is not kept while the loop runs."""
-    assert peak("scan, masked") == peak("scan, forward")
 
 
 def test_donation_removes_the_double() -> None:
@@ -226,5 +213,4 @@ def test_against_the_host_compiler(name: str, off: float) -> None:
         sizes.argument_size_in_bytes + sizes.output_size_in_bytes - sizes.alias_size_in_bytes
         + sizes.temp_size_in_bytes
     )  # fmt: skip
-    on_host = model_of(name, updates_early=False).cost(Decisions(empty(1)))
-    assert on_host.peak_bytes == pytest.approx(compiled, rel=off)
+    assert 4 * peak(name) == pytest.approx(compiled, rel=off)

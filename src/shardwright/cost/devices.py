@@ -54,7 +54,7 @@ _TOPOLOGIES = ("torus", "switch")
 # What a compiler, not the hardware, decides about memory.
 COMPILED_MEMORY = (
     "scratch_bytes", "buffer_bytes", "gathers_major", "breadth_first", "expands", "keeps_padded",
-    "keeps_looped", "updates_early", "fused_reduction", "library_reduction",
+    "keeps_looped", "fused_reduction", "library_reduction",
 )  # fmt: skip
 _LEAST = 1e-9  # of a rate or share: what divides by less overflows
 
@@ -82,7 +82,6 @@ class Device:
     expands: bool = False  # what has no kernel is written out as plain ops, and held meanwhile
     keeps_padded: bool = False  # what is padded for several readers is padded once, in memory
     keeps_looped: bool = False  # nothing writes over what a loop or branch returned
-    updates_early: bool = False  # a weight is updated as soon as its gradient is there
     fused_reduction: int = 0  # longer dims are reduced from memory, not on the fly; 0: none are
     library_reduction: int = 0  # numbers from which on a library reduces, from memory; 0: none do
     memory_efficiency: float = 1.0  # reached by large streams

@@ -3,9 +3,7 @@
 Elementwise chains fuse. A value that a fusible op computes is kept in memory only when something
 needs it there: a dot, a loop border, a result, or several readers for whom computing it again
 would read more than the value itself. A gather computes just the entries that it picks. What
-enters and leaves a shard_map is the value itself: compilers fuse across its borders. A constant of
-a loop that is made of numbers in the program alone (a mask, say) is made in the loop: compilers
-sink it.
+enters and leaves a shard_map is the value itself: compilers fuse across its borders.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from math import prod
 import numpy as np
 
 from shardwright.cost.devices import Device
-from shardwright.program.ties import CONSTS, MANUAL, Tie
+from shardwright.program.ties import MANUAL, Tie
 from shardwright.program.types import LITERAL, NO_OP, Op, Program
 from shardwright.rules.rule import MATRIX, NOTHING, PASS, PERMUTE, REPLICATE
 
@@ -119,16 +117,14 @@ def find_fusions(program: Program, device: Device) -> Fusion:
         if v.op == NO_OP or v.index in outputs or same[v.index] != v.index:
             continue
         op = program.ops[v.op]
+        if not op.rule.fusible or op.tie:
+            continue
         behind: dict[int, None] = {}
         for x in (same[x] for x in op.operands if x != LITERAL):
             behind.update(dict.fromkeys((x,) if materialised[x] else sources[x]))
-        sinks = op.tie in CONSTS and not behind
-        if not sinks and (not op.rule.fusible or op.tie):
-            continue
         readers = uses[v.index]
         kept = any(
             not fused[u] and program.ops[u].tie is not Tie.RETURN
-            and not (program.ops[u].tie in CONSTS and not behind)
             and not (picks_entries(program.ops[u]) and same[program.ops[u].operands[0]] == v.index)
             for u in readers
         )  # fmt: skip

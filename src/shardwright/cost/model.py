@@ -21,7 +21,7 @@ from shardwright.cost.hiding import Hiding, hidden_s
 from shardwright.cost.liveness import find_lasting, find_lifetimes, live_counts, peak_points
 from shardwright.cost.prices import DevicePrices
 from shardwright.cost.roofline import stream_s
-from shardwright.cost.schedule import breadth_first, early_updates, program_order
+from shardwright.cost.schedule import breadth_first, program_order
 from shardwright.mesh import Mesh
 from shardwright.program.manual import find_shard_maps
 from shardwright.program.types import TOP
@@ -83,12 +83,9 @@ class CostModel:
         self.slack = find_slack(program)
         self.weights = weigh(program, self.sums, self.classes, self.layouts.of_value, self.slack)
         hides = overlap is None and bool(device.hides)
-        if device.breadth_first:
-            self.schedule = breadth_first(program, self.fusion)
-        elif device.updates_early:
-            self.schedule = early_updates(program, self.slack)
-        else:
-            self.schedule = program_order(program)
+        self.schedule = (
+            breadth_first(program, self.fusion) if device.breadth_first else program_order(program)
+        )
         self.lifetimes = find_lifetimes(program, self.fusion, self.schedule, device)
         live = live_counts(
             self.lifetimes, self.layouts.of_value, len(self.layouts.table), len(program.ops)

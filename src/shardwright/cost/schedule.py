@@ -1,6 +1,4 @@
-"""The order in which a compiler runs the ops: as the program has them, or another one.
-
-A compiler that saves memory updates each weight as soon as its gradient is there.
+"""The order in which a compiler runs the ops: as the program has them, or breadth first.
 
 Breadth first is XLA:CPU's order, so that threads find work: whatever can run does, and what it
 makes waits in memory for its readers. A loop or branch runs as a whole, its body in an order of
@@ -15,8 +13,7 @@ import numpy as np
 
 from shardwright.cost.fusion import Fusion
 from shardwright.program.ties import ENTRIES, Tie
-from shardwright.program.types import LITERAL, NO_OP, TOP, Op, Program
-from shardwright.spmd.slack import Slack
+from shardwright.program.types import LITERAL, TOP, Op, Program
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,19 +30,6 @@ def program_order(program: Program) -> Schedule:
     return Schedule(order, order)
 
 
-def early_updates(program: Program, slack: Slack) -> Schedule:
-    """Every op where the program has it, but what follows the backward pass as soon as it can."""
-    backward = [op.index for op in program.ops if op.transposed and op.region == TOP]
-    after = slack.phase[-1] if backward else NO_OP
-    ready = list(range(len(program.ops)))  # the op behind which each runs
-    for op in program.ops:
-        if slack.phase[op.index] == after and op.region == TOP and not (op.is_region or op.body):
-            made = [program.values[v].op for v in op.operands if v != LITERAL]
-            ready[op.index] = max([ready[i] for i in made if i != NO_OP], default=backward[0])
-    order = np.array(sorted(range(len(ready)), key=lambda i: (ready[i], i)), np.int64)
-    return _schedule(order)
-
-
 def breadth_first(program: Program, fusion: Fusion) -> Schedule:
     """Every op as soon as what it reads is there, in the order of the program among equals."""
     level = _levels(program, fusion)
@@ -57,10 +41,7 @@ def breadth_first(program: Program, fusion: Fusion) -> Schedule:
             loop = program.ops[program.regions[op.region].op]
             inside[op.region] = (*inside[loop.region], level[loop.index], loop.index, op.index)
         keys.append((*inside[op.region], level[unit], unit, op.index))
-    return _schedule(np.array(sorted(range(len(keys)), key=keys.__getitem__), np.int64))
-
-
-def _schedule(order: np.ndarray) -> Schedule:
+    order = np.array(sorted(range(len(keys)), key=keys.__getitem__), np.int64)
     time = np.empty_like(order)
     time[order] = np.arange(len(order))
     return Schedule(order, time)
