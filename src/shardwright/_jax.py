@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 from jax._src import core, distributed, source_info_util
+from jax._src.interpreters import partial_eval
 from jax.extend.core import jaxpr_as_fun
 
 Literal = core.Literal
@@ -60,6 +61,11 @@ def written_by_jax(jaxpr: Any) -> bool:
 def open_jaxpr(jaxpr: Any) -> tuple[Any, list[Any]]:
     """(jaxpr, consts) of a Jaxpr or a ClosedJaxpr."""
     return (jaxpr.jaxpr, list(jaxpr.consts)) if isinstance(jaxpr, ClosedJaxpr) else (jaxpr, [])
+
+
+def needed_inputs(jaxpr: Any, used: Sequence[bool]) -> list[bool]:
+    """Which inputs a jaxpr needs for those of its outputs that are used."""
+    return list(partial_eval.dce_jaxpr(open_jaxpr(jaxpr)[0], used)[1])
 
 
 class Job(NamedTuple):
