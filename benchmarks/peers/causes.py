@@ -11,7 +11,7 @@ CAUSES: dict[str, str] = {
     "21 gathers over both axes became 5, its 10 reduce-scatters 2. What is exposed is too high, "
     "4.3 ms predicted and 2.7 replayed, and too low for our plan, 1.8 and 2.6.",
     "decode": "1.7 ms predicted, 15.6 judged. The compiler copies each layer's part of the stacked "
-    "cache out and back, and our plan leaves 2 of 8 key/value heads on a device, so that tiles of 8 "
+    "cache out and back; our plan leaves 2 of 8 key/value heads on a device, so that tiles of 8 "
     "rows are a quarter full. auto_sharding splits the cache by examples alone, which keeps tiles "
     "full. Neither copies nor tiles of a cache are in the cost model.",
     "decode_h100": "Of our 2.19 ms 0.34 are the judge's: its roofline of GPU instructions lets a "
