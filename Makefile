@@ -10,7 +10,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 export JAX_PLATFORMS ?= cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test quick lint format bench fuzz sweep referee peers docs release clean
+.PHONY: help setup demo test quick lint format bench fuzz sweep lock referee peers docs release clean
 
 help:                ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -26,8 +26,8 @@ $(VENV)/.demo: $(VENV)/.base pyproject.toml
 	$(PIP) -e '.[zoo]'
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.base pyproject.toml
-	$(PIP) -e '.[zoo,dev]'
+$(VENV)/.dev: $(VENV)/.base pyproject.toml constraints.txt
+	$(PIP) -c constraints.txt -e '.[zoo,dev]'
 	@touch $@ $(VENV)/.demo
 
 $(VENV)/.referee: $(VENV)/.dev
@@ -35,6 +35,11 @@ $(VENV)/.referee: $(VENV)/.dev
 	@touch $@
 
 setup: $(VENV)/.dev  ## build .venv with everything the tests need
+
+lock:                ## write constraints.txt: the versions that are in .venv now
+	(sed -n '/^#/p' constraints.txt; \
+	 $(BIN)/python -m pip list --format=freeze --exclude-editable --disable-pip-version-check \
+	 | grep -Ev '^(pip|setuptools)=='| sort -f) > constraints.new && mv constraints.new constraints.txt
 
 demo: $(VENV)/.demo  ## plan a large model, train a small one with a plan
 	$(BIN)/python examples/demo.py

@@ -127,6 +127,15 @@ def test_beats_every_composition_of_strategies() -> None:
     assert found.cost.step_s < 0.95 * min(fit)
 
 
+def test_only_a_proof_says_what_it_is_trying() -> None:
+    """What the last stage looked at is not shown in the next."""
+    objective = Objective(model_of("mlp_grad", {"x": 2, "y": 2}), None)
+    objective.begin("proof")
+    objective.trying = "placement 1 of 2 of the first axis"
+    objective.begin("tree search")
+    assert (objective.stage, objective.trying) == ("tree search", "")
+
+
 def test_interruption_returns_the_best_so_far() -> None:
     seen = []
 
