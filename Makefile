@@ -10,7 +10,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 export JAX_PLATFORMS ?= cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test quick lint format bench fuzz sweep referee docs release clean
+.PHONY: help setup demo test quick lint format bench fuzz sweep lock referee peers docs release clean
 
 help:                ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -26,8 +26,8 @@ $(VENV)/.demo: $(VENV)/.base pyproject.toml
 	$(PIP) -e '.[zoo]'
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.base pyproject.toml
-	$(PIP) -e '.[zoo,dev]'
+$(VENV)/.dev: $(VENV)/.base pyproject.toml constraints.txt
+	$(PIP) -c constraints.txt -e '.[zoo,dev]'
 	@touch $@ $(VENV)/.demo
 
 $(VENV)/.referee: $(VENV)/.dev
@@ -35,6 +35,11 @@ $(VENV)/.referee: $(VENV)/.dev
 	@touch $@
 
 setup: $(VENV)/.dev  ## build .venv with everything the tests need
+
+lock:                ## write constraints.txt: the versions that are in .venv now
+	(sed -n '/^#/p' constraints.txt; \
+	 $(BIN)/python -m pip list --format=freeze --exclude-editable --disable-pip-version-check \
+	 | grep -Ev '^(pip|setuptools)=='| sort -f) > constraints.new && mv constraints.new constraints.txt
 
 demo: $(VENV)/.demo  ## plan a large model, train a small one with a plan
 	$(BIN)/python examples/demo.py
@@ -61,6 +66,12 @@ test: lint           ## lint, types, tests (the host CPU is the referee)
 referee: $(VENV)/.referee ## every plan of the zoo; the TPU and GPU compilers, without that hardware
 	$(BIN)/python -m pytest tests/compilers
 	$(BIN)/python -m pytest -n 2 tests/plans/exhaustive.py
+
+# Hours: a compilation or two for each of some 300 rows. It goes on where it was interrupted.
+peers: $(VENV)/.referee ## other planners and experts, judged by the compilers; writes docs/peers.md
+	$(BIN)/python -m benchmarks.peers $(if $(CASE),--case $(CASE))
+	$(BIN)/python -m benchmarks.peers.large
+	$(BIN)/python -m benchmarks.peers.report
 
 fuzz: $(VENV)/.dev   ## plan, compile and run 2,000 random programs; COUNT and SEED say others
 	$(BIN)/python -m tests.fuzz.run --count $(or $(COUNT),2000) --seed $(or $(SEED),0)

@@ -6,13 +6,38 @@ import importlib
 import inspect
 import re
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
 from jax._src import core, distributed, source_info_util
+from jax._src.interpreters import partial_eval
 from jax.extend.core import jaxpr_as_fun
+
+# The versions whose internals this module knows: pyproject.toml has the same range.
+OLDEST, NEWER = (0, 10, 2), (0, 11)
+
+
+def check_version(version: tuple[int, ...]) -> None:
+    """Raises ImportError for a JAX that is too old, warns of one that is newer than tested."""
+    name = ".".join(map(str, version))
+    if version < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        raise ImportError(
+            f"shardwright needs JAX {oldest} or newer, this is {name}\n"
+            f"  try     pip install 'jax>={oldest},<{NEWER[0]}.{NEWER[1]}'"
+        )
+    if version >= NEWER:
+        warnings.warn(
+            f"shardwright is tested with JAX up to {NEWER[0]}.{NEWER[1] - 1}, this is {name}:"
+            " primitives that are new in it are computed in full on every device",
+            stacklevel=2,
+        )
+
+
+check_version(jax.__version_info__)
 
 Literal = core.Literal
 ClosedJaxpr = core.ClosedJaxpr
@@ -60,6 +85,11 @@ def written_by_jax(jaxpr: Any) -> bool:
 def open_jaxpr(jaxpr: Any) -> tuple[Any, list[Any]]:
     """(jaxpr, consts) of a Jaxpr or a ClosedJaxpr."""
     return (jaxpr.jaxpr, list(jaxpr.consts)) if isinstance(jaxpr, ClosedJaxpr) else (jaxpr, [])
+
+
+def needed_inputs(jaxpr: Any, used: Sequence[bool]) -> list[bool]:
+    """Which inputs a jaxpr needs for those of its outputs that are used."""
+    return list(partial_eval.dce_jaxpr(open_jaxpr(jaxpr)[0], used)[1])
 
 
 class Job(NamedTuple):

@@ -6,7 +6,7 @@ import linecache
 import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import jax
@@ -35,6 +35,7 @@ DEVICES = ("balanced", "slow links", "fast links", "h100")
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 13, 16, 18, 24, 29, 30, 32)
 LARGE = (32, 48, 64, 96, 100, 128, 192, 256)  # so that what moves exceeds 8 kB
 ALONE = 5  # every fifth seed is a program of one line, by each row of the table in turn
+NARROW = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")
 WIDE = 0.08  # of the programs have 64-bit numbers
 FOUND, RANDOM, PINNED = "found", "random state", "pinned"
 
@@ -62,6 +63,14 @@ class Case:
         arguments = tuple(Argument(a[0], tuple(a[1]), *a[2:]) for a in row["arguments"])
         pins = tuple((n, d, a) for n, d, a in row["pins"])
         return Case(**{**row, "arguments": arguments, "pins": pins, "donated": (*row["donated"],)})
+
+    def widened(self) -> Case:
+        """The same program with f32 wherever it has narrower floats."""
+        arguments = tuple(
+            a._replace(dtype="float32") if a.dtype in NARROW else a for a in self.arguments
+        )
+        source = re.sub("|".join(NARROW), "float32", self.source)
+        return replace(self, source=source, arguments=arguments)
 
     def settings(self) -> AbstractContextManager[Any]:
         """JAX as the case has it; it is made, planned and run inside."""

@@ -44,7 +44,7 @@ PEAK_BYTES, PEAK_LOW = 256, 0.25  # peaks are compared unless a few scalars deci
 RANDOM_STATES, MOST_STATES = 64, 4000  # tried against a proof; enumerated
 
 # Kinds of findings that may occur in a few cases; the others never.
-TOLERATED = ("bytes", "memory", "refused pin", "sensitive", "one device")
+TOLERATED = frozenset(("bytes", "memory", "refused pin", "sensitive", "one device"))
 
 
 @dataclass
@@ -108,8 +108,23 @@ def _judge(case: Case, proofs: bool, files: bool) -> Verdict:
         said = _trace()
         verdict.add("one device" if fails_alone(fn, case, str(error)) else "run crash", said)
         return verdict
-    verdict.findings += wrong_numbers(case, fn, [np.asarray(x) for x in results])
+    findings = wrong_numbers(case, fn, [np.asarray(x) for x in results])
+    if any(kind == "numbers" for kind, _ in findings) and _right_when_wide(case, plan):
+        findings = [("sensitive" if k == "numbers" else k, text) for k, text in findings]
+    verdict.findings += findings
     return verdict
+
+
+def _right_when_wide(case: Case, plan: Plan) -> bool:
+    """Whether only narrow floats round otherwise: with f32 the same decisions are right.
+
+    Sums of many narrow floats that nearly cancel are off by more than one ulp of the inputs shows.
+    """
+    wide = case.widened()
+    if wide == case:
+        return False
+    same = str(make_plan(wide, wide.function()).decisions) == str(plan.decisions)
+    return same and TOLERATED.issuperset(judge(wide, proofs=False, files=False).kinds)
 
 
 def _tuple(placed: Any, inputs: list[Any]) -> tuple[Any, ...]:

@@ -381,6 +381,15 @@ def loop_in_rounds(x: Any, w: Any) -> Any:
     return lax.fori_loop(0, 4, body, x)
 
 
+def repeated_rounds(x: Any, w: Any) -> Any:
+    """A loop whose rounds are all the same: nothing that one computes is read by the next."""
+
+    def body(_: Any, y: Any) -> Any:
+        return lax.fori_loop(0, 3, lambda _, z: z - jnp.max(z, 0), w)
+
+    return jnp.sin(x) + lax.fori_loop(0, 4, body, x)
+
+
 def moved_in_rounds(x: Any, w: Any) -> Any:
     """An op of the round needs something that does not change elsewhere: moved in every round."""
     return lax.fori_loop(0, 3, lambda _, y: jnp.tanh(y @ w), x)
@@ -394,6 +403,7 @@ INVARIANT = {
     )
     for fn in (
         constant_in_rounds, constant_in_call, constant_halo, loop_in_rounds, moved_in_rounds,
+        repeated_rounds,
     )
     for mesh in (FOUR, FOUR_TWO)
 }  # fmt: skip

@@ -7,11 +7,8 @@ from itertools import product
 import numpy as np
 import pytest
 from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import coo_array
+from scipy.sparse import coo_array, csr_array
 
-from shardwright.cost.devices import device
-from shardwright.cost.model import CostModel
-from shardwright.mesh import Mesh
 from shardwright.search.axis_placements import find_axis_placements
 from shardwright.search.blocks import Work, find_blocks
 from shardwright.search.exact import Limits, certify
@@ -19,7 +16,7 @@ from shardwright.search.objective import Budget, Objective
 from shardwright.search.relaxation import OpTables, Relaxation
 from shardwright.search.space import Space
 from shardwright.spmd.decisions import State, append, decide
-from tests.search.programs import analysis_of, model_of
+from tests.search.programs import HIDES_ALL, model_of
 
 CASES = [
     ("mlp_grad", {"x": 2, "y": 4}),
@@ -87,15 +84,16 @@ def test_tables_never_exceed_what_a_state_takes(name: str, mesh: dict[str, int])
 def test_an_independent_solver_finds_the_proven_optimum(name: str, mesh: dict[str, int]) -> None:
     """HiGHS on the factor graph: one placement for each axis, one cell for each block.
 
-    Nothing hides, so that the seconds of a step are the sum over blocks.
+    What hides in a phase is one more variable: at most its compute, at most its hideable links.
     """
-    model = CostModel(analysis_of(name), Mesh(mesh), device("tpu-v5e"), overlap=0.0)
+    model = model_of(name, mesh, HIDES_ALL)
     space = Space(model)
     axes = find_axis_placements(space, 100_000)
     blocks = find_blocks(model.graph, axes, Work())
     cost: list[float] = []
     rows: list[tuple[int, int, float]] = []  # (constraint, variable, coefficient)
     right: list[float] = []
+    hidden: list[tuple[int, int, float]] = []  # (column, variable, coefficient)
     first = []  # the variable of the first placement of each axis
     for axis in axes:
         first.append(len(cost))
@@ -105,19 +103,34 @@ def test_an_independent_solver_finds_the_proven_optimum(name: str, mesh: dict[st
     for block in blocks:
         cells = list(product(*[range(len(e)) for e in block.example]))
         at = len(cost)
-        cost += [float(block.last(c[:-1], np.array(c[-1:])).seconds[0]) for c in cells]
+        parts = [block.last(c[:-1], np.array(c[-1:])) for c in cells]
+        cost += [float(p.seconds[0]) for p in parts]
+        hidden += [
+            (c, at + i, -1e6 * float(p.columns[0, j]))
+            for i, p in enumerate(parts) for j, c in enumerate(block.columns)
+        ]  # fmt: skip
         for a, kinds in enumerate(block.kind):
             for k in range(len(block.example[a])):
                 rows += [(len(right), at + i, 1.0) for i, c in enumerate(cells) if c[a] == k]
                 placed = np.flatnonzero(kinds == k).tolist()
                 rows += [(len(right), first[a] + n, -1.0) for n in placed]
                 right.append(0.0)
-    constraint, variable, value = zip(*rows, strict=True)
-    matrix = coo_array((value, (constraint, variable)), shape=(len(right), len(cost)))
+    columns = model.graph.hiding.columns
+    hidden += [(c, len(cost) + c // 2, 1.0) for c in range(columns)]  # in microseconds
+    cost += [-1e-6] * (columns // 2)  # seconds
+
+    def matrix(entries: list[tuple[int, int, float]], count: int) -> csr_array:
+        row, variable, value = zip(*entries, strict=True)
+        return coo_array((value, (row, variable)), shape=(count, len(cost))).tocsr()
+
     whole = np.arange(len(cost)) < first[-1] + len(axes[-1])
+    most = np.where(np.arange(len(cost)) < len(cost) - columns // 2, 1.0, np.inf)
     solved = milp(
-        np.array(cost) * 1e6, integrality=whole, bounds=Bounds(0, 1),
-        constraints=LinearConstraint(matrix.tocsr(), right, right),
+        np.array(cost) * 1e6, integrality=whole, bounds=Bounds(0, most),
+        constraints=[
+            LinearConstraint(matrix(rows, len(right)), right, right),
+            LinearConstraint(matrix(hidden, columns), -np.inf, 0.0),
+        ],
         options={"mip_rel_gap": 1e-9},
     )  # fmt: skip
     objective = Objective(model, None)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from shardwright import _jax
-from shardwright.program.regions import BORDERS, Borders
+from shardwright.program.regions import BORDERS, Borders, find_borders
 from shardwright.program.ties import Tie
 from shardwright.rules.registry import USER_RULES
 
@@ -107,7 +107,7 @@ def interpret(
         elif name not in USER_RULES and (opened := _jax.opened(eqn)) is not None:
             results = enter(handlers, opened, operands, place.within(eqn, True))
         elif name in BORDERS:
-            results = handlers.region(eqn, BORDERS[name](eqn), operands, place)
+            results = handlers.region(eqn, find_borders(eqn, jaxpr), operands, place)
         elif name == "custom_linear_solve":
             results = enter(handlers, *_solve(eqn, operands), place)
         else:

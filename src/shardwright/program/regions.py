@@ -71,12 +71,13 @@ class Borders(NamedTuple):
     exits: tuple[Exit, ...]
     branches_on: int | None = None  # the operand that says which body runs
     parameters: tuple[str, ...] = ()  # of the equation, that hold the bodies; one: all of them
+    changed: tuple[tuple[str, Any], ...] = ()  # other parameters of the equation
 
     def with_bodies(self, jaxprs: Sequence[Any]) -> dict[str, Any]:
         """The equation's parameters for other bodies."""
         if self.branches_on is not None:
             return {self.parameters[0]: tuple(jaxprs)}
-        return dict(zip(self.parameters, jaxprs, strict=True))
+        return {**dict(zip(self.parameters, jaxprs, strict=True)), **dict(self.changed)}
 
 
 def _scan(eqn: Any) -> Borders:
@@ -178,3 +179,27 @@ def _shard_map(eqn: Any) -> Borders:
 BORDERS: dict[str, Callable[[Any], Borders]] = {
     "scan": _scan, "while": _while, "cond": _cond, "shard_map": _shard_map,
 }  # fmt: skip
+
+
+def find_borders(eqn: Any, around: Any) -> Borders:
+    """The borders of a loop, branch or shard_map among the equations of a jaxpr.
+
+    Where all trips of a scan compute the same, one is enough: compilers hoist such a body, with
+    what it moves, or run it in every trip.
+    """
+    borders = BORDERS[eqn.primitive.name](eqn)
+    if eqn.primitive.name == "scan" and _repeats(eqn, around):
+        once = borders.bodies[0]._replace(trips=1)
+        return borders._replace(bodies=(once,), changed=(("length", 1),))
+    return borders
+
+
+def _repeats(eqn: Any, around: Any) -> bool:
+    """Whether what is used of a scan needs nothing of the trip before."""
+    consts, carries = eqn.params["num_consts"], eqn.params["num_carry"]
+    only_carries = len(eqn.invars) == consts + carries and len(eqn.outvars) == carries
+    if not only_carries or eqn.effects or eqn.params["length"] < 2 or eqn.params["unroll"] != 1:
+        return False
+    read = {id(v) for e in around.eqns for v in e.invars} | {id(v) for v in around.outvars}
+    used = [id(v) in read for v in eqn.outvars]
+    return any(used) and not any(_jax.needed_inputs(eqn.params["jaxpr"], used)[consts:])

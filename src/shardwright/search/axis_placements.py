@@ -8,7 +8,7 @@ layout may claim differently in different *situations*; all that claim alike sha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import count
 
@@ -85,9 +85,10 @@ def find_axis_placements(
     situations: list[list[Earlier]] = [
         [()] if i in wanted else [] for i in range(len(model.layouts.table))
     ]
+    groups = {atom.group for i in wanted for atom in model.layouts.table[i].atoms}
     out: list[AxisPlacements] = []
     for axis in range(len(model.mesh.sizes)):
-        found = _of_axis(space, axis, situations, limit, cut)
+        found = _of_axis(space, axis, situations, groups, limit, cut)
         out.append(found)
         situations = [
             [
@@ -101,11 +102,12 @@ def find_axis_placements(
 
 
 def _of_axis(
-    space: Space, axis: int, situations: list[list[Earlier]], limit: int, cut: bool
-) -> AxisPlacements:
-    """The placements of one axis; equal columns are one."""
+    space: Space, axis: int, situations: list[list[Earlier]], groups: Collection[int], limit: int,
+    cut: bool,
+) -> AxisPlacements:  # fmt: skip
+    """The placements of one axis by entries of these groups; equal columns are one."""
     model, held = space.model, {**space.overrides, **space.model.pins}
-    entries = [a.entry for a in space.actions if a.axis == axis]
+    entries = [a.entry for a in space.actions if a.axis == axis and a.entry.group in groups]
     column_of: dict[tuple[int, ...], int] = {}  # what a column starts with, and what it claims
     column: list[dict[Earlier, int]] = []
     for i, (layout, known) in enumerate(zip(model.layouts.table, situations, strict=True)):

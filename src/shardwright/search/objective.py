@@ -74,6 +74,10 @@ class Objective:
         self._by_key: dict[bytes, float] = {}  # by placements: many lists mean the same
         self._progress, self._start, self._deadline = progress, time.monotonic(), deadline
 
+    def begin(self, stage: str) -> None:
+        """What follows is another stage of the search; what the last one was trying is over."""
+        self.stage, self.trying = stage, ""
+
     def __call__(self, states: Sequence[State]) -> np.ndarray:
         """[B] objectives; new states are evaluated in one batch."""
         new = [s for s in dict.fromkeys(states) if s not in self._by_state]

@@ -39,15 +39,18 @@ def neighbours(space: Space, state: State) -> Iterator[State]:
     for axis in space.axes:
         fixed = len(space.root[axis])
         entries = state[axis]
+        listed = {e.group for e in entries}
         options = [a.entry for a in space.actions if a.axis == axis]
+        others = [e for e in options if e.group not in listed]
         lists: list[AxisList] = []
         for i in range(fixed, len(entries)):
-            rest = entries[:i] + entries[i + 1 :]
+            rest, group = entries[:i] + entries[i + 1 :], entries[i].group
             lists.append(rest)
             lists += [(*rest[:j], entries[i], *rest[j:]) for j in range(fixed, len(entries))]
-            lists += [(*entries[:i], e, *entries[i + 1 :]) for e in options]
+            able = [e for e in options if e.group == group or e.group not in listed]
+            lists += [(*entries[:i], e, *entries[i + 1 :]) for e in able]
         for i in range(fixed, len(entries) + 1):
-            lists += [(*entries[:i], e, *entries[i:]) for e in options]
+            lists += [(*entries[:i], e, *entries[i:]) for e in others]
         for changed in dict.fromkeys(lists):
             if changed != entries and space.allows(axis, changed):
                 yield (*state[:axis], changed, *state[axis + 1 :])

@@ -182,7 +182,7 @@ class _Run:
 
     def all_stages(self, exact: bool) -> None:
         objective, space = self.objective, self.space
-        objective.stage = STRATEGIES
+        objective.begin(STRATEGIES)
         objective([space.root])
         self.named = baselines(self.context, self.schedule.pins, self.schedule.allowed)
         named = [s for s in self.named.values() if not isinstance(s, NotApplicable)]
@@ -204,11 +204,11 @@ class _Run:
         assert objective.best is not None
         self.state = objective.best
         if self.schedule.free:  # what the user said is not overridden
-            objective.stage = "single layouts"
+            objective.begin("single layouts")
             self._refine_layouts()
 
     def _tree_search(self) -> None:
-        self.objective.stage = "tree search"
+        self.objective.begin("tree search")
         self.responses.evaluate_alike(ALIKE)
         with suppress(Spent):
             tree_search(self.responses, self.budget, seed=self.seed)
@@ -217,7 +217,7 @@ class _Run:
 
     def _local_search(self) -> None:
         """Improves the best states of all so far: axis by axis, then entry by entry."""
-        self.objective.stage = "local search"
+        self.objective.begin("local search")
         self.responses.improve(self.objective.ranked(STARTS))
         for state in self.objective.ranked(1 if self.responses.complete else REFINED):
             refine(self.space, self.objective, state, self.budget)
@@ -225,7 +225,7 @@ class _Run:
 
     def _prove(self) -> None:
         objective = self.objective
-        objective.stage = "proof"
+        objective.begin("proof")
         self.ops = self.ops or op_tables(self.space, limits_of(self.budget))
         certificate, better = certify(
             self.space, objective, self.budget, ops=self.ops,

@@ -1,0 +1,1 @@
+"""Shardwright beside its peers, judged by the compiler: `make peers`, docs/peers.md."""
