@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from typing import Any
 
+from jax.lax import GatherScatterMode
+
 from shardwright.program.types import LITERAL, Op, point_by_point
 from shardwright.rules.rule import Rule
 
@@ -24,7 +26,7 @@ def fills(eqn: Any, operands: Sequence[int], uniform: Set[int]) -> bool:
     if 0 in eqn.invars[0].aval.shape or 0 in eqn.outvars[0].aval.shape:
         return False
     name = eqn.primitive.name
-    if name == "gather" and "FILL" in str(eqn.params["mode"]):
+    if name == "gather" and eqn.params["mode"] == GatherScatterMode.FILL_OR_DROP:
         return False
     return name in PICKS or name in REDUCES
 
