@@ -10,6 +10,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks import memory, ops
 from shardwright.cost.devices import device
 
 if TYPE_CHECKING:
@@ -158,6 +159,7 @@ def page(replays: Sequence[Replay], found: dict[str, float], bars: dict[str, flo
     template = (Path(__file__).parent / "fidelity.md.in").read_text(encoding="utf-8")
     return template.format(
         rows=len(replays), right=right, pairs=pairs, ladders=ladder_table(replays),
-        constants=constants(), table=table(replays), **found,
+        constants=constants(), table=table(replays), memory=memory.section(),
+        ops=ops.section(), op_count=len(ops.OPS), **found,
         **{f"bar_{name}": value for name, value in bars.items()},
     )  # fmt: skip

@@ -32,3 +32,18 @@ def test_plans_do_not_depend_on_hashes() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_one_seed_one_program(seed: int) -> None:
     assert str(generate(seed)) == str(generate(seed))
+
+
+def test_what_plain_jit_fails_at_is_no_fault() -> None:
+    """An FFT that XLA:CPU cannot run on one device: the plan is compared op by op."""
+    (verdict,) = run_many([68241], jobs=1)
+    assert verdict.kinds == ["one device"] and not faults([verdict])
+
+
+def test_widened_programs_have_no_narrow_floats() -> None:
+    """The judge of sums of f16 that nearly cancel: the same program in f32."""
+    case = generate(90138)
+    wide = case.widened()
+    assert "float16" in {a.dtype for a in case.arguments}
+    assert {a.dtype for a in wide.arguments} == {"float32", "int32"}
+    assert "float16" not in wide.source and wide.widened() == wide

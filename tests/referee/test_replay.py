@@ -127,3 +127,43 @@ def test_a_roofline_of_what_has_no_estimate() -> None:
     assert seconds["d"] == pytest.approx(2 * 4 * 4 * 64 / 1e3)
     assert seconds["c"] == pytest.approx((4 + 4) * 4 / 1e4)
     assert seconds["a-start"] == seconds["p"] == 0
+
+
+def test_a_roofline_reads_slices_not_what_they_are_cut_from() -> None:
+    """One layer of stacked weights; one layer written in place, fused or not."""
+    device = Device(
+        name="round", flops_per_s={"f32": 1e3}, vector_flops_per_s=1e3, memory_bytes=10**9,
+        memory_bytes_per_s=1e4, link_bytes_per_s=1.0,
+    )  # fmt: skip
+    text = """HloModule m, is_scheduled=true
+
+%cut (w: f32[8,4], i: s32[]) -> f32[4] {
+  %w = f32[8,4]{1,0} parameter(0)
+  %i = s32[] parameter(1)
+  %s = f32[1,4]{1,0} dynamic-slice(%w, %i, %i), dynamic_slice_sizes={1,4}
+  ROOT %b = f32[4]{0} bitcast(%s)
+}
+
+%put (w: f32[8,4], x: f32[4], i: s32[]) -> f32[8,4] {
+  %w = f32[8,4]{1,0} parameter(0)
+  %x = f32[4]{0} parameter(1)
+  %i = s32[] parameter(2)
+  %y = f32[1,4]{1,0} bitcast(%x)
+  ROOT %u = f32[8,4]{1,0} dynamic-update-slice(%w, %y, %i, %i)
+}
+
+ENTRY %main (w: f32[8,4], i: s32[]) -> f32[8,4] {
+  %w = f32[8,4]{1,0} parameter(0)
+  %i = s32[] parameter(1)
+  %plain = f32[1,4]{1,0} dynamic-slice(%w, %i, %i), dynamic_slice_sizes={1,4}
+  %fused = f32[4]{0} fusion(%w, %i), kind=kLoop, calls=%cut
+  ROOT %put.1 = f32[8,4]{1,0} fusion(%w, %fused, %i), kind=kLoop, calls=%put
+}
+"""
+    module = parse(text)
+    main = module.computations["main"]
+    seconds = {n: roofline(device)(module, main, row) for n, row in main.instructions.items()}
+    row, index = 4 * 4, 4  # bytes
+    assert seconds["plain"] == pytest.approx((2 * row + 2 * index) / 1e4)
+    assert seconds["fused"] == pytest.approx((2 * row + index) / 1e4)
+    assert seconds["put.1"] == pytest.approx((3 * row + index) / 1e4)

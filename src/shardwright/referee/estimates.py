@@ -39,11 +39,10 @@ def roofline(device: Device) -> Estimate:
     def seconds(module: Module, computation: Computation, row: Instruction) -> float:
         if row.opcode in _FREE or row.opcode.endswith(("-start", "-done")):
             return 0.0
-        rows = [computation.instructions.get(name) for name in row.operands]
-        read = sum(size_bytes(source.type) for source in rows if source is not None)
+        moved = _read_bytes(module, computation, row) + _written_bytes(module, computation, row)
         dots = sum(_dot_s(device, inside, one) for inside, one in everything_in(module, row))
         dots += _dot_s(device, computation, row)
-        return device.op_overhead_s + max(dots, stream_s(device, read + size_bytes(row.type)))
+        return device.op_overhead_s + max(dots, stream_s(device, moved))
 
     return seconds
 
@@ -59,6 +58,73 @@ def _directly_in(module: Module, row: Instruction) -> Iterator[tuple[Computation
     for name in (*row.callees("calls"), *row.callees("called_computations")):
         inside = module.computations.get(name, Computation(name))
         yield from ((inside, inner) for inner in inside.instructions.values())
+
+
+def _read_bytes(module: Module, computation: Computation, row: Instruction) -> int:
+    """Bytes that an instruction reads: of what it only slices, the slices.
+
+    A loop's body slices one layer out of stacked weights and writes one into stacked results.
+    """
+    inside = next((module.computations.get(name) for name in row.callees("calls")), None)
+    names = {i: name for name, i in inside.parameters.items()} if inside else {}
+    total = 0
+    for position, operand in enumerate(row.operands):
+        source = computation.instructions.get(operand)
+        if source is None:
+            continue
+        if inside is not None and position in names:
+            sliced = _sliced_bytes(inside, names[position])
+        else:
+            sliced = _slice_bytes(computation, row) if position == 0 else None
+        total += size_bytes(source.type) if sliced is None else sliced
+    return total
+
+
+def _sliced_bytes(inside: Computation, name: str) -> int | None:
+    """Bytes of the slices of a value in a fusion; None where something reads it whole."""
+    total = 0
+    for user in inside.instructions.values():
+        if name not in user.operands:
+            continue
+        if user.opcode == "bitcast":
+            part = _sliced_bytes(inside, user.name)
+        else:
+            part = _slice_bytes(inside, user) if user.operands[0] == name else None
+        if part is None:
+            return None
+        total += part
+    return total
+
+
+def _slice_bytes(computation: Computation, row: Instruction) -> int | None:
+    """Bytes that a slice at a computed place reads or overwrites; None for anything else."""
+    if row.opcode == "dynamic-slice":
+        return size_bytes(row.type)
+    if row.opcode == "dynamic-update-slice":
+        update = computation.instructions.get(row.operands[1])
+        return size_bytes(update.type) if update else None
+    return None
+
+
+def _written_bytes(module: Module, computation: Computation, row: Instruction) -> int:
+    """Bytes that an instruction writes: what is updated in place, only where it changes."""
+    if row.opcode == "dynamic-update-slice":
+        return _slice_bytes(computation, row) or 0
+    inside = next((module.computations.get(name) for name in row.callees("calls")), None)
+    if inside is None:
+        return size_bytes(row.type)
+    parts = inside.root.operands if inside.root.opcode == "tuple" else (inside.root.name,)
+    return sum(_result_bytes(inside, part) for part in parts)
+
+
+def _result_bytes(inside: Computation, name: str) -> int:
+    """Bytes that one result of a fusion writes."""
+    row = inside.instructions[name]
+    if row.opcode == "bitcast":
+        return _result_bytes(inside, row.operands[0])
+    if row.opcode == "dynamic-update-slice":
+        return _slice_bytes(inside, row) or 0
+    return size_bytes(row.type)
 
 
 def _dot_s(device: Device, computation: Computation, row: Instruction) -> float:
