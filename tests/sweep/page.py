@@ -59,7 +59,8 @@ def _counts(rows: Sequence[Row]) -> dict[str, int]:
     names = {row["name"] for row in rows}
     return {
         "rest": "" if len(names) == len(listed()) else "; the others were not run then",
-        "listed": len(listed()), "programs": len(names), "libraries": len({name.split(":")[0] for name in names}),
+        "listed": len(listed()), "programs": len(names),
+        "libraries": len({name.split(":")[0] for name in names}),
         "good": len(good), "all": len(rows), "explained": len(rows) - len(good),
         "opaque": len({name for row in rows for name, *_ in row.get("opaque", ())}),
     }  # fmt: skip
