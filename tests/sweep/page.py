@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from shardwright.report.words import human_bytes
+from tests.sweep.programs import names as listed
 from tests.sweep.reasons import NOT_INSTALLED, REASONS
 
 Row = dict[str, Any]
@@ -34,10 +35,11 @@ def page(rows: Sequence[Row]) -> str:
 
 HEAD = """# Sweep over other people's libraries
 
-`make sweep` builds an environment of its own and takes {programs} programs of {libraries} libraries
-that we did not write. It plans each on two meshes of eight devices (4x2 and 2x2x2), compiles and
-runs the plan on host devices, and compares results with the unsharded function's and collectives
-with the predicted ones. This page is what it wrote.
+`make sweep` builds an environment of its own and takes {listed} programs of libraries that we did
+not write. It plans each on two meshes of eight devices (4x2 and 2x2x2), compiles and runs the plan
+on host devices, and compares results with the unsharded function's and collectives with the
+predicted ones. This page has the {programs} programs of {libraries} libraries that it was run on
+last{rest}.
 
 - {good} of {all} (program, mesh) pairs: planned, same numbers, bytes on links as predicted (at
   most 10% apart).
@@ -56,7 +58,9 @@ def _counts(rows: Sequence[Row]) -> dict[str, int]:
     good = [row for row in rows if row.get("ok")]
     names = {row["name"] for row in rows}
     return {
-        "programs": len(names), "libraries": len({name.split(":")[0] for name in names}),
+        "rest": "" if len(names) == len(listed()) else "; the others were not run then",
+        "listed": len(listed()), "programs": len(names),
+        "libraries": len({name.split(":")[0] for name in names}),
         "good": len(good), "all": len(rows), "explained": len(rows) - len(good),
         "opaque": len({name for row in rows for name, *_ in row.get("opaque", ())}),
     }  # fmt: skip
