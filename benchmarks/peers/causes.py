@@ -11,9 +11,9 @@ CAUSES: dict[str, str] = {
     "21 gathers over both axes became 5, its 10 reduce-scatters 2. What is exposed is too high, "
     "4.3 ms predicted and 2.7 replayed, and too low for our plan, 1.8 and 2.6.",
     "decode": "1.7 ms predicted, 15.6 judged. The compiler copies each layer's part of the stacked "
-    "cache out and back; our plan leaves 2 of 8 key/value heads on a device, so that tiles of 8 "
-    "rows are a quarter full. auto_sharding splits the cache by examples alone, which keeps tiles "
-    "full. Neither copies nor tiles of a cache are in the cost model.",
+    "cache out and back, in tiles of 2 rows because our plan leaves 2 of 8 key/value heads on a "
+    "device. auto_sharding splits the cache by examples alone; that its tiles are therefore full "
+    "is likely, but its program was not read. Copies and tiles of a cache are not in the model.",
     "decode_h100": "Of our 2.19 ms 0.34 are the judge's: its roofline of GPU instructions lets a "
     "lookup of 32 rows read the whole table, which our plan does not split and DP + TP does.",
 }
