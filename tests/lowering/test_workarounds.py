@@ -136,6 +136,25 @@ def test_an_entry_held_alone_is_refused(n: int) -> None:
         pytest.fail(gone(ALONE))
 
 
+STRIDE = shows("stride of one entry")
+
+
+def test_a_stride_of_one_entry_is_refused() -> None:
+    put = on(a=3)
+
+    def fn(x: Any) -> Any:
+        x = put(jnp.sin(x), "a")
+        return put(x[10:11:3]), jnp.flip(put(x))
+
+    lowered = jax.jit(fn).lower(f32(12))
+    try:
+        lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        assert "Expected instruction to have shape equal to" in str(error)
+    else:
+        pytest.fail(gone(STRIDE))
+
+
 def columns(put: Constrain, triangle: Any, x: Any) -> Any:
     x = put(x, None, "a")
     solved = lax.linalg.triangular_solve(put(triangle), x, left_side=True, lower=True)

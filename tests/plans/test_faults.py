@@ -127,23 +127,30 @@ def running_sum(x: Any) -> Any:
     return lax.associative_scan(jnp.add, x)
 
 
-ALONE = {
-    f"{name} of {list(shape)} on {'x'.join(map(str, mesh.values()))}": Row(
-        fn,
-        (f32(*shape),),
-        mesh,
-        at_most=len(shape) > 1,  # slices without entries need nothing
-    )
-    for name, fn in {
-        "associative_scan": running_sum,
-        "gradient of cumprod": gradient_of_sum(jnp.cumprod),
-        "gradient of cumlogsumexp": gradient_of_sum(lax.cumlogsumexp),
-        "first entry": first_and_flipped,
-        "roll": lambda x: jnp.sin(jnp.roll(jnp.sin(x), 1, 0)),
-    }.items()
-    for shape, mesh in [((8,), TWO), ((8,), EIGHT), ((2, 18), TWO_FOUR)]
-    if len(shape) == 1 or "cumprod" not in name
-}
+ALONE = (
+    {
+        f"{name} of {list(shape)} on {'x'.join(map(str, mesh.values()))}": Row(
+            fn,
+            (f32(*shape),),
+            mesh,
+            at_most=len(shape) > 1,  # slices without entries need nothing
+        )
+        for name, fn in {
+            "associative_scan": running_sum,
+            "gradient of cumprod": gradient_of_sum(jnp.cumprod),
+            "gradient of cumlogsumexp": gradient_of_sum(lax.cumlogsumexp),
+            "first entry": first_and_flipped,
+            "roll": lambda x: jnp.sin(jnp.roll(jnp.sin(x), 1, 0)),
+        }.items()
+        for shape, mesh in [((8,), TWO), ((8,), EIGHT), ((2, 18), TWO_FOUR)]
+        if len(shape) == 1 or "cumprod" not in name
+    }
+    | {
+        "one entry by a stride": Row(
+            lambda x: (jnp.tanh(jnp.sin(x)[10:11:3]), jnp.sin(x)[::-1]), (f32(12),), {"a": 3}
+        )
+    }
+)
 
 
 def conv(x: Any, w: Any, groups: int = 1) -> Any:

@@ -123,12 +123,13 @@ class Fill:
 
 @dataclass(frozen=True, slots=True)
 class PickEntries:
-    """A slice of dims of which every device holds one entry, to one entry: a sum with zeros."""
+    """A slice to one entry, without a stride; in dims split to single entries a sum with zeros."""
 
     dims: tuple[int, ...]
 
     def __str__(self) -> str:
-        return f"pick entries of dims {', '.join(map(str, self.dims))}"
+        of = f" of dims {', '.join(map(str, self.dims))}" if self.dims else ""
+        return f"pick entries{of}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from shardwright.lowering.ragged import GROUPED, ragged_dot
 from shardwright.lowering.reductions import Deferred, find_deferred, partial_sums
 from shardwright.lowering.shards import partial_axes
 from shardwright.lowering.specs import Shardings, Spec, Way
-from shardwright.lowering.workarounds import WORKAROUNDS, picked_dims
+from shardwright.lowering.workarounds import WORKAROUNDS, picked_dims, takes_one_by_stride
 from shardwright.program.fingerprint import argument_types
 from shardwright.program.interpret import Key
 from shardwright.program.printing import format_call
@@ -175,7 +175,7 @@ def _compute(given: _Given, op: Op, ways: list[Way]) -> Action:
         return ragged_dot(given.partitioned, op) or do.Compute()
     if op.name in WORKAROUNDS["entry held alone"].primitives:
         dims = picked_dims(given.partitioned, op, _reads(given, op)[0])
-        return do.PickEntries(dims) if dims else do.Compute()
+        return do.PickEntries(dims) if dims or takes_one_by_stride(op) else do.Compute()
     return do.Compute()
 
 

@@ -40,6 +40,12 @@ WORKAROUNDS = {
         " entry is sliced to one entry, and gathered for another use",
         "PickEntries", ("slice",),
     ),
+    "stride of one entry": Workaround(
+        "jaxlib 0.10.2",
+        "makes a program that its own verifier refuses where a split dim is sliced to one entry by"
+        " a stride that leads out of it",
+        "PickEntries", ("slice",),
+    ),
     "gathers what is in place": Workaround(
         "jaxlib 0.10.2", "gathers operands although every shard can be computed where it is",
         "OnShards", ("fft", "top_k", "triangular_solve"),
@@ -109,13 +115,25 @@ def picked_dims(given: Partitioned, op: Op, spec: Spec) -> tuple[int, ...]:
     )  # fmt: skip
 
 
+def takes_one_by_stride(op: Op) -> bool:
+    """Whether a slice takes one entry of a dim, and names a stride for it."""
+    shape, strides = op.eqn.outvars[0].aval.shape, op.eqn.params["strides"] or ()
+    return any(n == 1 < stride for n, stride in zip(shape, strides, strict=False))
+
+
 def sliced(eqn: Any, array: Any, picked: tuple[int, ...]) -> list[Any]:
     """The result of a slice; an entry that one device holds alone is summed with zeros."""
     start, limit = list(eqn.params["start_indices"]), list(eqn.params["limit_indices"])
+    strides = list(eqn.params["strides"] or [1] * len(start))
+    for d, n in enumerate(eqn.outvars[0].aval.shape):
+        if n == 1:
+            limit[d], strides[d] = start[d] + 1, 1
     for d in picked:
         array = _picked(array, d, start[d])
         start[d], limit[d] = 0, 1
-    return _jax.bind(eqn, [array], start_indices=tuple(start), limit_indices=tuple(limit))
+    return _jax.bind(
+        eqn, [array], start_indices=tuple(start), limit_indices=tuple(limit), strides=tuple(strides)
+    )
 
 
 def _picked(array: Any, dim: int, place: int) -> Any:
