@@ -43,10 +43,8 @@ STARTS = 8  # good states from which best responses start
 ALIKE = 4000  # lists that are tried on all axes alike where no proof ended: 0.3 s
 REFINED = 3  # good states that are changed entry by entry where not all lists are enumerated
 # Of refining single layouts: states that are looked at with copies kept, the share of the cells
-# that best responses may take there, and the states of either kind that are refined; more of them
-# where that takes few evaluations, for states that are alike come first.
+# that best responses may take there, and the states of either kind that are refined.
 SCREENED, RESPONSES_GIVEN, FIRST = 256, 0.5, 4
-MORE, FEW_EVALUATIONS = 16, 4000
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,14 +247,8 @@ class _Run:
         objective, best_s = self.objective, self.objective.best_s
         copies = kept_copies(objective.model)
         kept = self._respond_given(copies)
-        first = dict.fromkeys(
-            [*objective.ranked(FIRST), *kept.ranked(FIRST), *self._best_unreduced()]
-        )
-        more = dict.fromkeys([*first, *objective.ranked(MORE), *kept.ranked(MORE)])
-        most = objective.evaluations + FEW_EVALUATIONS
-        for number, state in enumerate(more):
-            if number >= len(first) and objective.evaluations > most:
-                break
+        first = [*objective.ranked(FIRST), *kept.ranked(FIRST), *self._best_unreduced()]
+        for state in dict.fromkeys(first):
             as_found = copies if kept([state])[0] < objective([state])[0] else {}
             start = self._unreduced(state, as_found)
             overrides, value = refine_layouts(objective, state, start)
