@@ -504,6 +504,12 @@ def retrace(fn: Callable[..., list[Any]], avals: list[Any]) -> Any:
     return jax.make_jaxpr(fn)(*[struct(aval) for aval in avals])
 
 
+def on_host(array: Any) -> bool:
+    """Whether an array, or an abstract one, is in the memory of the host, `f32<host>[8]`."""
+    aval = array if isinstance(array, core.AbstractValue) else jax.typeof(array)
+    return getattr(aval, "memory_space", None) is jax.memory.Space.Host
+
+
 def is_extended(dtype: Any) -> bool:
     """Whether elements are no numbers: random keys."""
     return bool(jax.dtypes.issubdtype(dtype, jax.dtypes.extended))

@@ -3,6 +3,7 @@
 A buffer lives from the op that writes it to the last op that reads it, directly or through
 fused work. Arguments and results live throughout; a result that takes the place of a donated
 argument has no buffer of its own, nor has elementwise work that can write over what it reads last.
+An array in the host's memory has none on the device.
 What a loop reads lives until the loop ends, what it returns from its start.
 """
 
@@ -119,7 +120,8 @@ def find_lifetimes(
             if result in aliased:
                 shared[result] = True
     _reuse(program, fusion, schedule, device, shared, last)
-    none = shared | ~fusion.materialised | (last == NO_POINT)
+    host = np.array([v.type.host for v in program.values], bool)
+    none = shared | ~fusion.materialised | (last == NO_POINT) | host
     first[none] = last[none] = NO_POINT
     return Lifetimes(first, last)
 

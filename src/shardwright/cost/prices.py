@@ -10,7 +10,7 @@ from shardwright.cost.devices import Device
 from shardwright.cost.links import Network
 from shardwright.cost.roofline import dot_s, stream_s, vector_s
 from shardwright.mesh import Mesh
-from shardwright.rules.rule import MATRIX, NOTHING, PASS, PERMUTE, REPLICATE
+from shardwright.rules.rule import HOST, MATRIX, NOTHING, PASS, PERMUTE, REPLICATE
 from shardwright.spmd.follow import Routes
 from shardwright.spmd.moves import SLICE, Move
 from shardwright.spmd.opclass import OpClass
@@ -58,6 +58,8 @@ class DevicePrices:
         points = 1
         for size in local:
             points *= size
+        if rule.unit == HOST:  # no work of the device's (Costs.host_s)
+            return 0.0
         if rule.fusible:
             return vector_s(device, rule.work * points) if rule.work else 0.0
         if rule.kernel is not None:

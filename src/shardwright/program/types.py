@@ -279,9 +279,10 @@ _SHORT = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c"}
 _SIZED = re.compile(r"[a-z]+(?=\d)")
 
 
-def format_type(type_: TensorShape) -> str:
-    """f32[8,16]; f0[8] for the tangent of integers, which holds nothing."""
+def format_type(type_: Any) -> str:
+    """f32[8,16]; f32<host>[8] in the host's memory; f0[8]: tangents of integers hold nothing."""
     if type_.dtype == jax.dtypes.float0:
         return f"f0[{','.join(map(str, type_.shape))}]"
     name = _SIZED.sub(lambda m: _SHORT.get(m[0], m[0]), str(type_.dtype), count=1)
-    return f"{name}[{','.join(map(str, type_.shape))}]"
+    host = isinstance(type_, TensorShape) and type_.host
+    return f"{name}{'<host>' * host}[{','.join(map(str, type_.shape))}]"

@@ -100,9 +100,11 @@ def time_split(record: PlanRecord) -> str:
     """compute 4.19 s (91%), links 407 ms (9%)"""
     cost = record.cost
     hidden = f", of which {human_seconds(cost.exposed_s)} exposed" if cost.hidden_s else ""
+    host = f"; copies to the host and back {human_seconds(cost.host_s)}" if cost.host_s else ""
     return (
         f"compute {human_seconds(cost.compute_s)} ({percent(cost.compute_s, cost.step_s)}),"
         f" links {human_seconds(cost.link_s)}{hidden} ({percent(cost.exposed_s, cost.step_s)})"
+        f"{host}"
     )
 
 
