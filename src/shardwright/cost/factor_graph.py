@@ -32,7 +32,7 @@ from shardwright.spmd.sums import reduced_once
 from shardwright.spmd.weights import DeferredReduction, SharedTransfer, Weights
 
 Cell = int | bytes  # the address of a cell
-NOT_PRICED = -1
+NOT_PRICED = -1  # the row of a cell that nobody has looked at
 MOST_CELLS = 1 << 62  # of all tables that are addressed by numbers; a larger one is by bytes
 
 

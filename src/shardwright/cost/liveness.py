@@ -22,7 +22,7 @@ from shardwright.rules.rule import MATRIX
 from shardwright.spmd.opclass import NO_CLASS, OpClasses, stays
 from shardwright.spmd.slack import BLOCKS, Slack
 
-NO_POINT = -1
+NO_POINT = -1  # when a value that is never in memory is first there
 # A repeated layer has at most this many points of one op class that can be peaks; the
 # zoo has the same peaks with anything from 8 to 256.
 PERIOD = 64

@@ -30,7 +30,7 @@ from shardwright.spmd.decisions import State
 from shardwright.spmd.layout import REPLICATED
 
 SAME = 1e-9  # costs closer than this are equal
-BATCH = 64
+BATCH = 64  # states that are evaluated at a time
 INFINITE = {"null": float("inf")}  # what null stands for in a plan file: JSON has no infinity
 MOST_CELLS = 1_000_000  # of one table of the relaxation
 # Of three axes and more, states are looked at where the bound is so near, or there are so few.

@@ -37,7 +37,7 @@ from shardwright.spmd.decisions import Decisions, Placement, State
 # Evaluations that a second of the user's budget buys, on the slowest machine we care about.
 # Budgets are counted in evaluations so that the same seed gives the same plan everywhere.
 EVALUATIONS_PER_S = 1000
-DEFAULT_SECONDS = 3.0
+DEFAULT_SECONDS = 3.0  # of search when the user says nothing
 NEARLY = 0.1  # a gap that a better answer may close: it is proven once more
 STARTS = 8  # good states from which best responses start
 ALIKE = 4000  # lists that are tried on all axes alike where no proof ended: 0.3 s

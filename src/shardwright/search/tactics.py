@@ -68,11 +68,10 @@ class Strategy(Tactic):
         return f"{type(self).__name__}({self.axis})"
 
 
-def _fresh(
-    groups: Sequence[int], listed: AxisList, bits: int = 0, scope: int = EVERYTHING
-) -> AxisList:
+def _fresh(groups: Sequence[int], listed: AxisList, scope: int = EVERYTHING) -> AxisList:
+    """Entries for the groups that an axis does not list yet."""
     have = {e.group for e in listed}
-    return tuple(Entry(g, bits, scope) for g in groups if g not in have)
+    return tuple(Entry(g, 0, scope) for g in groups if g not in have)
 
 
 def _chosen(

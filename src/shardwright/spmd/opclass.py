@@ -25,7 +25,7 @@ class Slot(NamedTuple):
     needed: dict[Placement, Placement]  # claims of the op -> placement of the slot, as they occur
 
 
-NO_ATOM = -1
+NO_ATOM = -1  # where an op takes a dim apart in another way than its atoms
 
 
 class OpClass:
@@ -128,7 +128,7 @@ class OpClasses(NamedTuple):
     of_op: np.ndarray  # [ops] class index or NO_CLASS
 
 
-NO_CLASS = -1
+NO_CLASS = -1  # of loops and branches themselves; of a literal operand
 
 
 def fold_ops(analysis: Analysis, layouts: Layouts, trips: Mapping[int, int]) -> OpClasses:
