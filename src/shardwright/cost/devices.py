@@ -248,6 +248,7 @@ def load_devices(path: str | Path) -> dict[str, Device]:
 
 
 def _read(path: Path, known: Mapping[str, Device]) -> dict[str, Device]:
+    """The devices of a file of tables; `known` are those that a table may be like."""
     found: dict[str, Device] = {}
     for name, table in tomllib.loads(path.read_text(encoding="utf-8")).items():
         if not isinstance(table, dict):

@@ -48,6 +48,7 @@ class Costs:
 
     @property
     def step_s(self) -> np.ndarray:
+        """[B] seconds of a step."""
         return self.compute_s + (self.link_s - self.hidden_s)
 
     def __getitem__(self, i: int) -> Cost:

@@ -51,6 +51,7 @@ class Certificate:
 
     @staticmethod
     def none() -> Certificate:
+        """No proof: nothing is known but that no time is negative."""
         return Certificate("none", 0.0, float("inf"), 0)
 
     @property
@@ -148,10 +149,12 @@ class _Proof:
 
     @property
     def incumbent(self) -> float:
+        """Seconds of the best state that fits."""
         best = self.objective.best_s
         return best if best < OVER_MEMORY_S else float("inf")
 
     def run(self) -> Certificate:
+        """The certificate, after as much of the proof as the limits allow."""
         self._relax()
         try:
             self.axes = find_axis_placements(self.space, self.limits.placements)

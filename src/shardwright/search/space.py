@@ -91,6 +91,7 @@ class Space:
         return late < MAX_UPDATES if entry.scope == UPDATES else not late
 
     def after(self, state: State, action: int) -> State:
+        """The state after an action."""
         axis, entry = self.actions[action]
         return append(state, axis, entry)
 

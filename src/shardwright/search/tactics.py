@@ -38,6 +38,7 @@ class Context:
     roles: Roles
 
     def axis(self, name: str) -> int:
+        """The number of a mesh axis."""
         names = self.model.mesh.names
         if name not in names:
             raise ShardwrightError(
@@ -51,6 +52,7 @@ class Context:
         return self.model.analysis.all_groups[group].size % self.model.mesh.shape[axis] == 0
 
     def label(self, group: int) -> str:
+        """The label of a group."""
         return self.model.analysis.all_groups[group].label
 
 
@@ -131,6 +133,7 @@ class ZeRO(Tactic):
 def _sharded_data_parallel(
     context: Context, axis: str, listed: AxisList, scope: int
 ) -> AxisList | NotApplicable:
+    """The batch, and groups that split the weights; of scope UPDATES for ZeRO."""
     data = _chosen(context.roles.batch, context, axis, listed, "batch dim")
     if isinstance(data, NotApplicable):
         return data
