@@ -91,6 +91,7 @@ def _in_children(tasks: Sequence[Callable[[], T]], done: dict[int, T], count: in
 
 
 def _fork(task: Callable[[], object]) -> _Child:
+    """A child that runs a task and writes what it returns into a pipe."""
     reading, writing = os.pipe()
     with warnings.catch_warnings():  # JAX and Python warn of forks; see the top of this module
         warnings.simplefilter("ignore")

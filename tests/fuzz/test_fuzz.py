@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.fuzz.generator import generate
-from tests.fuzz.judge import bytes_off, holds, moves, peak_low
+from tests.fuzz.judge import bytes_off, holds, judge, moves, peak_low
 from tests.fuzz.run import faults, other_hashes, run_many, table
 
 CHUNK, CHUNKS = 40, 6
@@ -36,7 +36,7 @@ def test_one_seed_one_program(seed: int) -> None:
 
 def test_what_plain_jit_fails_at_is_no_fault() -> None:
     """An FFT that XLA:CPU cannot run on one device: the plan is compared op by op."""
-    (verdict,) = run_many([68241], jobs=1)
+    verdict = judge(generate(68241))
     assert verdict.kinds == ["one device"] and not faults([verdict])
 
 

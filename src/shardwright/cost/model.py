@@ -50,6 +50,7 @@ class Costs:
 
     @property
     def step_s(self) -> np.ndarray:
+        """[B] seconds of a step."""
         return np.maximum(self.compute_s + (self.link_s - self.hidden_s), self.host_s)
 
     def __getitem__(self, i: int) -> Cost:

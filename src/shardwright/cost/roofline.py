@@ -52,6 +52,7 @@ def vector_s(device: Device, operations: float) -> float:
 def _dot_s(
     device: Device, dtype: str, batch: int, m: int, n: int, k: int, precision: str, kept: bool
 ) -> float:
+    """Seconds of a dot as `dot_s` has it, memoised."""
     if min(batch, m, n, k) <= 0:
         return 0.0
     rate = device.matrix_flops_per_s(dtype, precision=precision) * device.matrix_efficiency

@@ -28,8 +28,8 @@ from shardwright.rules.rule import PASS, Rule, TensorShape
 
 LITERAL = -1  # an operand that is a literal of the jaxpr, and no value
 TOP = 0  # the region of the function itself
-NO_REMAT = 0
-NO_CALL = 0
+NO_REMAT = 0  # the remat body of an op that stands in none
+NO_CALL = 0  # the function with its own derivatives of an op that stands in none
 
 
 class Value:
@@ -62,7 +62,7 @@ class Value:
         return f"%{self.index}:{format_type(self.type)}"
 
 
-NO_OP = -1
+NO_OP = -1  # what makes an argument or a constant
 
 
 class Op:

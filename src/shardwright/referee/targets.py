@@ -136,20 +136,15 @@ def devices_of(target: Target, mesh_shape: tuple[int, ...]) -> np.ndarray:
 
 
 def compile_for(
-    target: Target,
-    build: Build,
-    args: tuple[Any, ...],
-    *,
-    mesh: Mapping[str, int],
-    kwargs: Mapping[str, Any] | None = None,
+    target: Target, build: Build, args: tuple[Any, ...], *, mesh: Mapping[str, int]
 ) -> Compiled:
     """What the target's compiler makes of `build(mesh)` for these argument shapes."""
     if _needs_child(target, mesh):
-        reply = compile_in_child(build, args, kwargs or {}, mesh, _host_count(target, mesh))
+        reply = compile_in_child(build, args, {}, mesh, _host_count(target, mesh))
         return _compiled(target, mesh, reply.hlo, CompiledMemory(**reply.memory), reply.stderr)
     jitted = build(_jax_mesh(target, mesh))
     with captured_stderr() as err:
-        lowered = jitted.lower(*without_devices(args), **without_devices(kwargs or {}))
+        lowered = jitted.lower(*without_devices(args))
         hlo, memory = _compile(target, lowered)
     return _compiled(target, mesh, hlo, memory, err.text)
 

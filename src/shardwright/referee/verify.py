@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 # What may lie between predicted and compiled for a plan to be called verified.
 LINK_TOLERANCE = 0.10
 MEMORY_TOLERANCE = 0.15
-REPORT_EVERY_S = 5.0
+REPORT_EVERY_S = 5.0  # between two lines about a compilation that takes long
 GIVEN = "your arguments"  # what a run on them is called
 # Collectives that the link model does not have, and what they are priced as.
 PRICED_AS = {"ragged-all-to-all": "all-to-all", "collective-broadcast": "all-gather"}

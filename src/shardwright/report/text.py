@@ -186,12 +186,12 @@ def format_meshes(record: PlanRecord) -> str:
     return "mesh shapes\n" + columns(table, right=(1, 2), width=WIDTH)
 
 
-def format_baselines(record: PlanRecord, most: int = BASELINES) -> str:
+def format_baselines(record: PlanRecord) -> str:
     """The plan among the named tactics, fastest first."""
     rows = facts.ranked_baselines(record)
     if not rows:
         return ""
-    shown = facts.first_baselines(record, most)
+    shown = facts.first_baselines(record, BASELINES)
     table = [
         (human_seconds(b.cost.step_s), human_bytes(b.cost.peak_bytes), _note(record, b), b.name)
         for b in shown
