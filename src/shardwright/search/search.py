@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-import numpy as np
-
 from shardwright.analysis.table import human_seconds
 from shardwright.cost.cost import Cost
 from shardwright.cost.model import CostModel
@@ -25,7 +23,13 @@ from shardwright.search.objective import (
     Progress,
 )
 from shardwright.search.overflow import no_plan_fits
-from shardwright.search.refine import kept_copies, refine, refine_layouts, unreduced_sums
+from shardwright.search.refine import (
+    WORTHWHILE,
+    kept_copies,
+    refine,
+    refine_layouts,
+    unreduced_sums,
+)
 from shardwright.search.relaxation import OpTables
 from shardwright.search.respond import Responses
 from shardwright.search.roles import find_roles
@@ -42,9 +46,10 @@ NEARLY = 0.1  # a gap that a better answer may close: it is proven once more
 STARTS = 8  # good states from which best responses start
 ALIKE = 4000  # lists that are tried on all axes alike where no proof ended: 0.3 s
 REFINED = 3  # good states that are changed entry by entry where not all lists are enumerated
-# Of refining single layouts: states that are looked at with copies kept, the share of the cells
-# that best responses may take there, and the states of either kind that are refined.
-SCREENED, RESPONSES_GIVEN, FIRST = 256, 0.5, 4
+# Of refining single layouts: states found before a proof that are looked at, and states near the
+# best for each axis; the share of the cells that best responses may take where copies are kept; and
+# the states of either kind that are refined.
+SCREENED, NEAR, RESPONSES_GIVEN, FIRST = 256, 16, 0.5, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +152,7 @@ class _Run:
         self.seed, self.schedule, self.context, self.tactics = seed, schedule, context, tactics
         self.named: dict[str, State | NotApplicable] = {}
         self.seeds: list[State] = []  # of strategies
+        self.before_proof: list[State] = []  # the best states, best first
         self.state: State = space.root
         self.overrides: dict[int, Placement] = {}
         self.certificate = Certificate.none()
@@ -194,6 +200,7 @@ class _Run:
             self._note(f"best of {len(seeds)} strategies", float(values[best]))
         if exact:
             self._local_search()
+            self.before_proof = objective.ranked(SCREENED)
             self._prove()
         if space.actions and self.certificate.kind != "optimal":
             known_s = objective.best_s
@@ -201,6 +208,8 @@ class _Run:
             near = self.certificate.counted and self.certificate.gap < NEARLY
             if near and objective.best_s < known_s:
                 self._prove()
+        if not exact:
+            self.before_proof = objective.ranked(SCREENED)
         assert objective.best is not None
         self.state = objective.best
         if self.schedule.free:  # what the user said is not overridden
@@ -242,51 +251,81 @@ class _Run:
         """Takes the state that is best once single layouts are stored in another way.
 
         Starts from the best states as they are, and from those that are best where every copy of
-        an argument is kept whole: gathered once, weights may be split in other ways.
+        an argument is kept whole: gathered once, weights may be split in other ways. What is best
+        given the overrides of the best so far comes next, until nothing is better. None of this
+        depends on the states that a proof happened to look at.
         """
         objective, best_s = self.objective, self.objective.best_s
-        copies = kept_copies(objective.model)
-        kept = self._respond_given(copies)
-        first = [*objective.ranked(FIRST), *kept.ranked(FIRST), *self._best_unreduced()]
-        for state in dict.fromkeys(first):
-            as_found = copies if kept([state])[0] < objective([state])[0] else {}
-            start = self._unreduced(state, as_found)
-            overrides, value = refine_layouts(objective, state, start)
-            if value < best_s:
-                best_s, self.state, self.overrides = value, state, overrides
-        if self.overrides:  # what is around the best, given its overrides?
-            given = objective.given(self.overrides)
-            around = refine(self.space, given, self.state, self.budget)
-            overrides, value = refine_layouts(objective, around, self.overrides)
-            if value < best_s:
-                best_s, self.state, self.overrides = value, around, overrides
+        copies, pool = kept_copies(objective.model), self._pool()
+        kept = self._respond_given(copies, pool)
+        first = [
+            *objective.ranked(FIRST, pool), *kept.ranked(FIRST), *self._best_unreduced(pool)
+        ]  # fmt: skip
+        tried = [
+            (state, start)
+            for state in dict.fromkeys(first)
+            for start in self._starts(
+                state, copies if kept([state])[0] < objective([state])[0] else {}
+            )
+        ]
+        while tried:
+            before_s = best_s
+            for state, start in tried:
+                overrides, value = refine_layouts(objective, state, start)
+                if value < best_s:
+                    best_s, self.state, self.overrides = value, state, overrides
+            tried = []
+            if self.overrides and best_s < before_s * (1 - WORTHWHILE):
+                given = objective.given(self.overrides)
+                given(pool)
+                refine(self.space, given, self.state, self.budget)
+                tried = [(state, self.overrides) for state in given.ranked(FIRST)]
+        if self.overrides:
             objective.improved(best_s)
             self._note(f"{len(self.overrides)} layouts overridden", best_s)
 
-    def _unreduced(self, state: State, start: Mapping[int, Placement]) -> Mapping[int, Placement]:
-        """These overrides, with sums over the trips of loops kept whole if that is faster."""
-        objective = self.objective
-        late = unreduced_sums(objective.model, objective.decisions(state).override(start))
-        both = {**start, **late}
-        values = objective.stored(state, [start, both]) if late else np.zeros(2)
-        return both if values[1] < values[0] else start
+    def _pool(self) -> list[State]:
+        """The states that single layouts are refined in: found before a proof, and near the best.
 
-    def _best_unreduced(self) -> list[State]:
+        Near are those that are best when one axis of the best state may change.
+        """
+        best = self.objective.best
+        assert best is not None
+        near = self.responses.near(best, NEAR)
+        return list(dict.fromkeys([best, *near, *self.before_proof]))
+
+    def _starts(
+        self, state: State, as_found: Mapping[int, Placement]
+    ) -> list[Mapping[int, Placement]]:
+        """These overrides, and with sums over the trips of loops kept whole if that is faster."""
+        objective = self.objective
+        late = unreduced_sums(objective.model, objective.decisions(state).override(as_found))
+        if not late:
+            return [as_found]
+        both = {**as_found, **late}
+        costs = objective.stored(state, [as_found, both])
+        if costs.step_s[1] >= costs.step_s[0]:
+            return [as_found]
+        return [both] if costs.peak_bytes[1] <= objective.memory else [as_found, both]
+
+    def _best_unreduced(self, pool: Sequence[State]) -> list[State]:
         """The states that are best where sums over the trips of loops are kept whole."""
         objective = self.objective
         if not any(layout.summed for layout in objective.model.layouts.table):
             return []
         values: dict[State, float] = {}
-        for state in objective.ranked(SCREENED):
+        for state in pool:
             late = unreduced_sums(objective.model, objective.decisions(state))
             if late:
-                values[state] = float(objective.stored(state, [late])[0])
+                values[state] = float(objective.penalised(objective.stored(state, [late]))[0])
         return sorted(values, key=values.__getitem__)[:FIRST]
 
-    def _respond_given(self, overrides: Mapping[int, Placement]) -> Objective:
+    def _respond_given(
+        self, overrides: Mapping[int, Placement], pool: Sequence[State]
+    ) -> Objective:
         """The objective where these overrides hold, after best responses to good states."""
         objective = self.objective.given(overrides)
-        objective([*self.seeds, *self.objective.ranked(SCREENED)])
+        objective([*self.seeds, *pool])
         responses = Responses(
             self.space.given(overrides), objective, self.budget.cells * RESPONSES_GIVEN
         )
