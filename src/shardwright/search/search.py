@@ -43,6 +43,7 @@ from shardwright.spmd.decisions import Decisions, Placement, State
 EVALUATIONS_PER_S = 1000
 DEFAULT_SECONDS = 3.0
 NEARLY = 0.1  # a gap that a better answer may close: it is proven once more
+CLOSE = 0.01  # a gap that is not worth a tree search
 STARTS = 8  # good states from which best responses start
 ALIKE = 4000  # lists that are tried on all axes alike where no proof ended: 0.3 s
 REFINED = 3  # good states that are changed entry by entry where not all lists are enumerated
@@ -144,6 +145,8 @@ def _budget(wanted: float) -> Budget:
 class _Run:
     """One search: the stages in order, and what each contributed."""
 
+    responses: Responses  # of the turn that runs
+
     def __init__(
         self, space: Space, objective: Objective, budget: Budget, seed: int, schedule: Schedule,
         context: Context, tactics: Sequence[Tactic] | None,
@@ -159,7 +162,6 @@ class _Run:
         self.how: list[str] = []
         self.interrupted = self.timed_out = False
         self.ops: OpTables | None = None  # that the proofs of one turn share
-        self.responses = Responses(space, objective, budget.cells)
 
     def in_turn(self, budgets: Sequence[Budget], exact: bool) -> None:
         """All stages with each budget, until a proof ends; keeps the best of all of them."""
@@ -168,7 +170,6 @@ class _Run:
             if kept is not None and self.certificate.kind == "optimal":
                 break
             self.budget = budget
-            self.responses = Responses(self.space, self.objective, budget.cells)
             self.ops = None
             try:
                 self.overrides = {}
@@ -198,11 +199,12 @@ class _Run:
             values = objective(seeds)
             best = min(range(len(seeds)), key=lambda i: (values[i], i))
             self._note(f"best of {len(seeds)} strategies", float(values[best]))
+        self.responses = Responses(space, objective, self.budget.cells)
         if exact:
             self._local_search()
             self.before_proof = objective.ranked(SCREENED)
             self._prove()
-        if space.actions and self.certificate.kind != "optimal":
+        if space.actions and self.certificate.against(objective.best_s).gap > CLOSE:
             known_s = objective.best_s
             self._tree_search()
             near = self.certificate.counted and self.certificate.gap < NEARLY

@@ -70,6 +70,8 @@ class Space:
                     if g in updated and g in held:
                         self.actions.append(Action(axis, Entry(g, bits, UPDATES)))
         self.number = {action: i for i, action in enumerate(self.actions)}
+        # (axis, layout, its placement on earlier axes) -> the atom that each entry claims
+        self.claimed: dict[tuple[int, int, Placement], dict[Entry, int]] = {}
 
     def given(self, overrides: Mapping[int, Placement]) -> Space:
         """The space in which these overrides hold as well."""
