@@ -80,37 +80,35 @@ def find_axis_placements(
     lists. With `layouts`, the placements of those alone: a projection, and far fewer.
     """
     model = space.model
-    wanted = set(range(len(model.layouts.table)) if layouts is None else layouts)
-    situations: list[list[Earlier]] = [
-        [()] if i in wanted else [] for i in range(len(model.layouts.table))
-    ]
+    wanted = range(len(model.layouts.table)) if layouts is None else layouts
+    situations: dict[int, list[Earlier]] = {i: [()] for i in wanted}
     groups = {atom.group for i in wanted for atom in model.layouts.table[i].atoms}
     out: list[AxisPlacements] = []
     for axis in range(len(model.mesh.sizes)):
         found = _of_axis(space, axis, situations, groups, limit, cut)
         out.append(found)
-        situations = [
-            [
-                (*earlier, int(atom))
-                for earlier, c in known.items()
-                for atom in np.flatnonzero(np.bincount(found.table[:, c] - REPLICATED)) + REPLICATED
-            ]
-            for known in found.column
+        atoms = [
+            (np.flatnonzero(np.bincount(column - REPLICATED)) + REPLICATED).tolist()
+            for column in found.table.T
         ]
+        situations = {
+            i: [(*earlier, atom) for earlier, c in found.column[i].items() for atom in atoms[c]]
+            for i in wanted
+        }
     return out
 
 
 def _of_axis(
-    space: Space, axis: int, situations: list[list[Earlier]], groups: Collection[int], limit: int,
-    cut: bool,
+    space: Space, axis: int, situations: dict[int, list[Earlier]], groups: Collection[int],
+    limit: int, cut: bool,
 ) -> AxisPlacements:  # fmt: skip
     """The placements of one axis by entries of these groups; equal columns are one."""
     held = {**space.overrides, **space.model.pins}
-    entries = [a.entry for a in space.actions if a.axis == axis and a.entry.group in groups]
+    entries = [entry for entry in space.entries[axis] if entry.group in groups]
     column_of: dict[tuple[int, ...], int] = {}  # what a column starts with, and what it claims
-    column: list[dict[Earlier, int]] = []
+    column: list[dict[Earlier, int]] = [{}] * len(space.model.layouts.table)
     fixed = space.root[axis]
-    for i, known in enumerate(situations):
+    for i, known in situations.items():
         mine: dict[Earlier, int] = {}
         for earlier in known:
             if i in held:
@@ -120,7 +118,7 @@ def _of_axis(
                 start = next((j for j in first if j != REPLICATED), REPLICATED)
                 rest = _claims(space, axis, i, earlier, entries)
             mine[earlier] = column_of.setdefault((start, *rest), len(column_of))
-        column.append(mine)
+        column[i] = mine
     columns = np.array(list(column_of), np.int8).reshape(len(column_of), 1 + len(entries)).T
     for seed in count():
         try:

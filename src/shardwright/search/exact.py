@@ -237,7 +237,7 @@ class _Proof:
         axis = len(chosen)
         total = np.full(len(self.numbers[axis]), np.inf)
         rows, seconds = self._promising([star.below(chosen) for star in self.relaxed.stars])
-        if axis + 1 == len(self.axes):
+        if axis + 1 == len(self.axes) and len(rows):
             rows, seconds = self._best_weighed(chosen, rows, seconds)
         total[rows] = seconds
         rows = rows[self._may_fit(chosen, rows)]

@@ -40,7 +40,7 @@ def neighbours(space: Space, state: State) -> Iterator[State]:
         fixed = len(space.root[axis])
         entries = state[axis]
         listed = {e.group for e in entries}
-        options = [a.entry for a in space.actions if a.axis == axis]
+        options = space.entries[axis]
         others = [e for e in options if e.group not in listed]
         lists: list[AxisList] = []
         for i in range(fixed, len(entries)):

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
+import numpy as np
+
 from shardwright.analysis.table import human_seconds
 from shardwright.cost.cost import Cost
 from shardwright.cost.model import CostModel
@@ -49,8 +51,10 @@ ALIKE = 4000  # lists that are tried on all axes alike where no proof ended: 0.3
 REFINED = 3  # good states that are changed entry by entry where not all lists are enumerated
 # Of refining single layouts: states found before a proof that are looked at, and states near the
 # best for each axis; the share of the cells that best responses may take where copies are kept; and
-# the states of either kind that are refined.
+# the states of either kind that are refined. More states are, until so many factors were looked up:
+# some 0.7 s, less for programs of fewer factors.
 SCREENED, NEAR, RESPONSES_GIVEN, FIRST = 256, 16, 0.5, 4
+MORE, LEAST = 1_500_000, 170
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,34 +261,41 @@ class _Run:
         given the overrides of the best so far comes next, until nothing is better. None of this
         depends on the states that a proof happened to look at.
         """
-        objective, best_s = self.objective, self.objective.best_s
-        copies, pool = kept_copies(objective.model), self._pool()
+        objective, pool = self.objective, self._pool()
+        copies = kept_copies(objective.model)
         kept = self._respond_given(copies, pool)
-        first = [
-            *objective.ranked(FIRST, pool), *kept.ranked(FIRST), *self._best_unreduced(pool)
-        ]  # fmt: skip
-        tried = [
-            (state, start)
-            for state in dict.fromkeys(first)
-            for start in self._starts(
-                state, copies if kept([state])[0] < objective([state])[0] else {}
-            )
-        ]
-        while tried:
-            before_s = best_s
-            for state, start in tried:
-                overrides, value = refine_layouts(objective, state, start)
-                if value < best_s:
-                    best_s, self.state, self.overrides = value, state, overrides
-            tried = []
-            if self.overrides and best_s < before_s * (1 - WORTHWHILE):
-                given = objective.given(self.overrides)
-                given(pool)
-                refine(self.space, given, self.state, self.budget)
-                tried = [(state, self.overrides) for state in given.ranked(FIRST)]
+        first = dict.fromkeys(
+            [*objective.ranked(FIRST, pool), *kept.ranked(FIRST), *self._best_unreduced(pool)]
+        )
+        either = np.minimum(objective(pool), kept(pool))
+        more = dict.fromkeys([*first, *[pool[i] for i in np.argsort(either, kind="stable")]])
+        lookups = MORE * self.budget.evaluations / Budget.evaluations
+        most = objective.evaluations + lookups / max(len(objective.model.graph.factors), LEAST)
+        best_s = objective.best_s
+        for number, state in enumerate(more):
+            if number >= len(first) and objective.evaluations > most:
+                break
+            as_found = copies if kept([state])[0] < objective([state])[0] else {}
+            for start in self._starts(state, as_found):
+                best_s = self._take_refined(state, start, best_s)
+        before_s = objective.best_s
+        while self.overrides and best_s < before_s * (1 - WORTHWHILE):
+            before_s, given = best_s, objective.given(self.overrides)
+            given(pool)
+            refine(self.space, given, self.state, self.budget)
+            for state in given.ranked(FIRST):
+                best_s = self._take_refined(state, self.overrides, best_s)
         if self.overrides:
             objective.improved(best_s)
             self._note(f"{len(self.overrides)} layouts overridden", best_s)
+
+    def _take_refined(self, state: State, start: Mapping[int, Placement], best_s: float) -> float:
+        """The best seconds so far, after single layouts of one more state are refined."""
+        overrides, value = refine_layouts(self.objective, state, start)
+        if value >= best_s:
+            return best_s
+        self.state, self.overrides = state, overrides
+        return value
 
     def _pool(self) -> list[State]:
         """The states that single layouts are refined in: found before a proof, and near the best.
