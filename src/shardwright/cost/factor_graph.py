@@ -222,9 +222,7 @@ class FactorGraph:
             cells += self._first
         else:
             cells = np.repeat(self._first[None], len(placements), 0)
-        wanted = cells.ravel().tolist()
-        rows = np.fromiter(map(self._row_of.__getitem__, wanted), np.int64, len(wanted))
-        rows = rows.reshape(cells.shape)
+        rows = self._known_rows(cells)
         for f in self._wide:
             scope = list(self.factors[f].scope)
             rows[:, f] = [self._row(_wide_cell(f, at), f, at) for at in placements[:, scope]]
@@ -236,6 +234,14 @@ class FactorGraph:
             for cell, b, f in new:
                 self._row(cell, f, placements[b, list(self.factors[f].scope)])
             rows[missing] = list(map(self._row_of.__getitem__, cells[missing].tolist()))
+        return rows
+
+    def _known_rows(self, cells: np.ndarray) -> np.ndarray:
+        """[B, F] the rows of cells; states that differ little from the first are soon done."""
+        find = self._row_of.__getitem__
+        rows = np.repeat(np.array([[find(cell) for cell in cells[0].tolist()]]), len(cells), 0)
+        other = np.flatnonzero(cells != cells[0])
+        rows.ravel()[other] = [find(cell) for cell in cells.ravel()[other].tolist()]
         return rows
 
     def cells(self, factor: int, placements: np.ndarray) -> list[Cell]:
