@@ -127,9 +127,12 @@ class Walk:
 
         def count(moves: Sequence[Move], times: float, phase: int) -> None:
             nonlocal total
-            total += times * sum(map(self.model.prices.move_s, moves))
-            if phase != BLOCKS:
-                hideable[phase] += times * self.model.prices.hideable_s(moves)
+            prices = self.model.prices
+            if phase in self.model.graph.hiding.phases:  # what can wait is combined
+                total += times * sum(map(prices.combined_s, moves))
+                hideable[phase] += times * prices.hideable_s(moves)
+            else:
+                total += times * sum(map(prices.move_s, moves))
 
         summed: set[int] = set()
         for one in self.sums:

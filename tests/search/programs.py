@@ -33,6 +33,7 @@ def analysis_of(name: str) -> Analysis:
 HIDES_ALL = Device.like(
     "tpu-v5e", name="hides all", op_overhead_s=2e-7, flops_per_s={"f32": 2e12, "bf16": 2e12},
     hides={"all-gather": 1.0, "all-reduce": 1.0, "reduce-scatter": 1.0, "all-to-all": 0.5},
+    combines={"all-gather": 1e4, "all-reduce": 1e4, "reduce-scatter": 1e4},
 )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from shardwright.cost.cost import Cost
 from shardwright.cost.devices import Device
 from shardwright.cost.factor_graph import FactorGraph
 from shardwright.cost.fusion import find_fusions
-from shardwright.cost.hiding import Hiding, hidden_s
+from shardwright.cost.hiding import Hiding, hidden_s, unrolled_bytes
 from shardwright.cost.liveness import find_lasting, find_lifetimes, live_counts, peak_points
 from shardwright.cost.prices import DevicePrices
 from shardwright.cost.roofline import stream_s
@@ -75,7 +75,8 @@ class CostModel:
         program = analysis.program
         self.analysis, self.mesh, self.device, self.overlap = analysis, mesh, device, overlap
         self.pinned = dict(pinned or {})  # value -> axes per dim, whatever the lists say
-        self.prices = DevicePrices(mesh, device)
+        self.slack = find_slack(program)
+        self.prices = DevicePrices(mesh, device, unrolled_bytes=unrolled_bytes(program, self.slack))
         self.sums = find_sums(program)
         self.layouts = Layouts(
             analysis, mesh.sizes, pinned, find_shard_maps(program, mesh),
@@ -83,7 +84,6 @@ class CostModel:
         )  # fmt: skip
         self.classes = fold_ops(analysis, self.layouts, find_trips(program, self.sums))
         self.fusion = find_fusions(program, device)
-        self.slack = find_slack(program)
         self.weights = weigh(program, self.sums, self.classes, self.layouts.of_value, self.slack)
         hides = overlap is None and bool(device.hides)
         self.schedule = (
@@ -175,6 +175,11 @@ class CostModel:
         columns = self.graph.column_sums(self.graph.rows(placements))[0]
         return columns[0::2], columns[1::2]
 
+    def link_s(self, move: Move, phase: int) -> float:
+        """Seconds of a move that hides behind a phase, or blocks."""
+        has_slack = self.graph.hiding.number(phase) is not None
+        return self.prices.combined_s(move) if has_slack else self.prices.move_s(move)
+
     def hidden_of(self, decisions: Decisions) -> Callable[[Move, int], float]:
         """A function of a move and the phase that it hides behind: its seconds behind compute."""
         if self.overlap is not None:  # of all links alike
@@ -238,7 +243,7 @@ def partitioned(model: CostModel, decisions: Decisions) -> Partitioned:
     """The program as decided, as the IR wants it."""
     return Partitioned(
         model.analysis.program, model.layouts, model.classes, model.stored(decisions),
-        model.choices(decisions), model.prices, model.mesh.axes, model.slack,
+        model.choices(decisions), model.prices, model.mesh.axes, model.slack, model.link_s,
         model.hidden_of(decisions),
     )  # fmt: skip
 
