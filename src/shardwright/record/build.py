@@ -20,6 +20,7 @@ from shardwright.lowering.specs import Shardings, Spec, border_specs
 from shardwright.program.fingerprint import argument_types, fingerprint, result_types
 from shardwright.program.types import NO_OP, Program, format_type
 from shardwright.record.opaque import opaque_notes
+from shardwright.record.sorted_rows import sorted_rows_notes
 from shardwright.record.types import (
     ArgumentKind,
     ArrayRow,
@@ -100,6 +101,7 @@ def build_record(
         notes=(
             *model.prices.network.notes(), *found.notes, *_state_notes(model, result_specs),
             *_loop_notes(model, decisions), *_logical_notes(program), *opaque_notes(program),
+            *(sorted_rows_notes(program) if model.mesh.size > 1 else ()),
         ),
     )  # fmt: skip
 
