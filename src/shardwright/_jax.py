@@ -542,6 +542,35 @@ def kernel_name(params: Mapping[str, Any]) -> str | None:
     return getattr(info, "func_name", None)
 
 
+def asks_for_last_step(kernel: Any, axis: int, steps: int) -> bool:
+    """Whether a kernel compares where it is along a grid dim with the last step."""
+    return bool(_last_step_tests(kernel, axis, steps))
+
+
+def with_last_step(kernel: Any, axis: int, steps: int, fewer: int) -> Any:
+    """The kernel with fewer steps along a grid dim: what it does in the last one, it does there."""
+    tests = _last_step_tests(kernel, axis, steps)
+    eqns = [
+        eqn.replace(invars=[eqn.invars[0], Literal(fewer - 1, eqn.invars[1].aval)])
+        if number in tests else eqn
+        for number, eqn in enumerate(kernel.eqns)
+    ]  # fmt: skip
+    return kernel.replace(eqns=eqns)
+
+
+def _last_step_tests(kernel: Any, axis: int, steps: int) -> list[int]:
+    """The equations of a kernel that compare its index along a grid dim with the last one."""
+    here = {
+        eqn.outvars[0] for eqn in kernel.eqns
+        if eqn.primitive.name == "program_id" and eqn.params["axis"] == axis
+    }  # fmt: skip
+    return [
+        number for number, eqn in enumerate(kernel.eqns)
+        if eqn.primitive.name == "eq" and eqn.invars[0] in here
+        and isinstance(eqn.invars[1], Literal) and int(eqn.invars[1].val) == steps - 1
+    ]  # fmt: skip
+
+
 class ShardMap(NamedTuple):
     """A shard_map equation; axes of one device are left out."""
 

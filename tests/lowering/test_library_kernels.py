@@ -76,6 +76,68 @@ def test_attention_and_its_gradient_run_on_shards(kind: str) -> None:
     assert found.numbers_agree
 
 
+def windowed(length: int, heads: int) -> Any:
+    return [splash.LocalMask((length, length), (100, 0), 0)] * heads
+
+
+def causal(length: int, heads: int) -> Any:
+    return [splash.CausalMask((length, length))] * heads
+
+
+def dense(length: int, heads: int) -> Any:
+    """A mask that no function says: blocks of it are read from memory."""
+    lower = np.tril(np.ones((length, length), bool))
+    lower[300:, 100:200] = False
+    return [splash.NumpyMask(lower)] * heads
+
+
+def one_key_head(masks: Any) -> Callable[..., Any]:
+    def loss(q: Any, k: Any, v: Any) -> Any:
+        mask = splash.MultiHeadMask(masks(q.shape[2], q.shape[1]))
+        kernel = splash.make_splash_mqa(mask, head_shards=1, q_seq_shards=1, interpret=True)
+        return jnp.sum(jax.vmap(kernel)(q, k[:, 0], v[:, 0]).astype(jnp.float32) ** 2)
+
+    return loss
+
+
+def grouped_heads(masks: Any) -> Callable[..., Any]:
+    def loss(q: Any, k: Any, v: Any) -> Any:
+        mask = splash.MultiHeadMask(masks(q.shape[2], q.shape[1]))
+        kernel = splash.make_splash_mha(mask, head_shards=1, q_seq_shards=1, interpret=True)
+        return jnp.sum(jax.vmap(kernel)(q, k, v).astype(jnp.float32) ** 2)
+
+    return loss
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("heads", [grouped_heads, one_key_head])
+@pytest.mark.parametrize("masks", [causal, windowed, dense])
+def test_queries_of_splash_attention_split_over_devices(heads: Any, masks: Any) -> None:
+    """Keys and values are gathered, their gradients are sums; masks are those of the rows here.
+
+    Where a window makes the grid of the gradients smaller than there are rows, that one is whole.
+    """
+    args = [drawn(x) for x in inputs("splash", batch=1, length=512)[:3]]
+    step = jax.value_and_grad(heads(masks), (0, 1, 2))
+    pins = [sw.Pin("q", 2, "data")]
+    plan = sw.partition(step, *args, mesh=MESH, tactics=pins, seconds=0.5)
+    rows = [row for row in plan.ir().rows if row.name == "pallas_call"]
+    split = ["data" in dict(row.claims) for row in rows]  # forward, dk and dv, dq
+    assert split == [True, masks is not windowed, True]
+    run, alone = plan.jit(step)(*plan.place(*args)), jax.jit(step)(*args)
+    for got, want in zip(jax.tree.leaves(run), jax.tree.leaves(alone), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
+def test_the_last_queries_see_most_keys() -> None:
+    """Split in four, the busiest device has the last rows of a causal mask."""
+    traced = sw.trace(splash_loss, *inputs("splash", length=1024))
+    (work,) = [op.rule.kernel for op in traced.ops if op.name == "pallas_call"]
+    blocks, left = 1024 // BLOCK, 8 * 9 / 2
+    assert work.uneven.heaviest(4) == pytest.approx((7 + 8) / 2 / (left / blocks))
+    assert work.uneven.heaviest(1) == pytest.approx(1.0)
+
+
 # dots in the code of: forward, dk and dv, dq
 @pytest.mark.parametrize("kind", LOSSES)
 def test_flops_are_those_of_the_blocks_that_the_mask_leaves(kind: str) -> None:
@@ -117,11 +179,11 @@ def heads_with_masks_of_their_own(q: Any, k: Any, v: Any, segments: Any) -> Any:
 
 
 def test_heads_with_masks_of_their_own_stay_together() -> None:
-    """Which blocks a step gets depends on its head: only the batch may be split."""
+    """Which blocks a step gets depends on its head: only batch and queries may be split."""
     traced = sw.trace(heads_with_masks_of_their_own, *inputs("splash", length=1024))
     (rule,) = [op.rule for op in traced.ops if op.name == "pallas_call"]
     sizes = [rule.sizes[f] for f, kind in enumerate(rule.kinds) if kind == PASS]
-    assert sizes == [B], factor_names(rule)
+    assert sizes == [B, 1024 // BLOCK], factor_names(rule)
 
 
 PAGES, PAGE, PER_SEQUENCE = 16, 16, 4
