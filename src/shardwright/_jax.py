@@ -219,6 +219,20 @@ def missing_axis(error: BaseException) -> str | None:
     return found[1] if found else None
 
 
+# How JAX says that a shard_map names an axis that the mesh around it does not have.
+_UNKNOWN_AXIS = (
+    r"shard_map (?:in|out)_specs .* refers to '(\w+)'",
+    r"shard_map requires axis_names=frozenset\({'(\w+)'.*to be a subset of mesh.axis_names",
+    r"unbound axis name: (\w+)",
+)
+
+
+def unknown_axis(error: BaseException) -> str | None:
+    """The axis that a shard_map or a collective in it names, and the mesh does not have."""
+    found = [re.search(text, str(error), re.DOTALL) for text in _UNKNOWN_AXIS]
+    return next((match[1] for match in found if match), None)
+
+
 def with_axis(mesh: Any, name: str) -> Any:
     """The abstract mesh with one more axis, of one device."""
     kind = mesh.axis_types[0]

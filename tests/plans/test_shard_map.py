@@ -234,6 +234,24 @@ def test_a_mesh_that_is_not_the_plans(axes: Any, says: str) -> None:
     assert f"mesh={dict(axes)}" in error.value.facts["try"]
 
 
+@pytest.mark.parametrize(
+    "local",
+    [
+        mapped(jnp.sin, P("tp"), P("tp")),
+        mapped(jnp.sin, P(), P("tp")),
+        mapped(jnp.sin, P("data"), P("data"), axis_names={"tp"}),
+    ],
+    ids=["in_specs", "out_specs", "axis_names"],
+)
+def test_an_axis_that_the_mesh_does_not_have(local: Any) -> None:
+    """A shard_map without a mesh of its own: the axis, the mesh, the line, what to write."""
+    with pytest.raises(sw.ShardwrightError) as error:
+        sw.partition(local, jnp.ones(X), mesh=MESH)
+    assert error.value.what == "a shard_map names the axis 'tp', the mesh is data=4 x model=2"
+    assert "test_shard_map.py" in error.value.facts["at"]
+    assert error.value.facts["try"] == "partition(..., mesh={..., 'tp': n}), or axes of this mesh"
+
+
 def test_shapes_of_a_mesh_that_a_shard_map_excludes() -> None:
     """Of all shapes of 8 devices, a shard_map with a mesh of its own leaves one."""
     local = mapped(jnp.sin, GRID, GRID, mesh=own_mesh(("data", 4), ("model", 2)))
