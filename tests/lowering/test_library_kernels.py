@@ -265,6 +265,23 @@ def test_cudnn_attention_is_planned_without_a_gpu(kv_heads: int) -> None:
     assert flops == [2 * one_dot, 5 * one_dot]
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("kind", ["flash", "cudnn"])
+def test_queries_that_see_all_keys_split(kind: str, causal: bool) -> None:
+    """One sequence, one head: forward the queries are all there is to split, unless masked."""
+
+    def attend(q: Any, k: Any, v: Any) -> Any:
+        if kind == "flash":
+            return flash.flash_attention(q, k, v, causal=causal)
+        return jax.nn.dot_product_attention(q, k, v, implementation="cudnn", is_causal=causal)
+
+    shape = (1, 1, 4096, D) if kind == "flash" else (1, 4096, 1, D)
+    x = jax.ShapeDtypeStruct(shape, jnp.bfloat16)
+    plan = sw.partition(attend, x, x, x, mesh={"data": 4}, device="h100", seconds=0.2)
+    (row,) = [row for row in plan.ir().rows if row.name.startswith(("pallas", "dot"))]
+    assert bool(row.claims) != causal
+
+
 def test_cudnn_is_still_asked_for_where_it_would_run() -> None:
     """Only tracing for a plan goes without it."""
     x = jnp.zeros((2, 16, 2, 64), jnp.bfloat16)
