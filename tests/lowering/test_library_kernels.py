@@ -307,6 +307,9 @@ def test_scaled_matmul() -> None:
         (jnp.int8, jnp.int32, "tpu-v5e", 2.0),
         (jnp.float8_e4m3fn, jnp.float32, "h100", 2.0),
         (jnp.float8_e4m3fn, jnp.float32, "tpu-v5e", 1.0),
+        (jnp.int8, jnp.int32, "tpu-v6e", 2.0),
+        (jnp.int8, jnp.int32, "h100", 2.0),
+        (jnp.float8_e4m3fn, jnp.float32, "b200", 2.0),
     ],
     ids=lambda x: getattr(x, "__name__", x),
 )
