@@ -219,6 +219,20 @@ def missing_axis(error: BaseException) -> str | None:
     return found[1] if found else None
 
 
+# How JAX says that a shard_map names an axis that the mesh around it does not have.
+_UNKNOWN_AXIS = (
+    r"shard_map (?:in|out)_specs .* refers to '(\w+)'",
+    r"shard_map requires axis_names=frozenset\({'(\w+)'.*to be a subset of mesh.axis_names",
+    r"unbound axis name: (\w+)",
+)
+
+
+def unknown_axis(error: BaseException) -> str | None:
+    """The axis that a shard_map or a collective in it names, and the mesh does not have."""
+    found = [re.search(text, str(error), re.DOTALL) for text in _UNKNOWN_AXIS]
+    return next((match[1] for match in found if match), None)
+
+
 def with_axis(mesh: Any, name: str) -> Any:
     """The abstract mesh with one more axis, of one device."""
     kind = mesh.axis_types[0]
@@ -546,6 +560,35 @@ def kernel_name(params: Mapping[str, Any]) -> str | None:
         return params["name"]
     info = getattr(params.get("jaxpr"), "debug_info", None)
     return getattr(info, "func_name", None)
+
+
+def asks_for_last_step(kernel: Any, axis: int, steps: int) -> bool:
+    """Whether a kernel compares where it is along a grid dim with the last step."""
+    return bool(_last_step_tests(kernel, axis, steps))
+
+
+def with_last_step(kernel: Any, axis: int, steps: int, fewer: int) -> Any:
+    """The kernel with fewer steps along a grid dim: what it does in the last one, it does there."""
+    tests = _last_step_tests(kernel, axis, steps)
+    eqns = [
+        eqn.replace(invars=[eqn.invars[0], Literal(fewer - 1, eqn.invars[1].aval)])
+        if number in tests else eqn
+        for number, eqn in enumerate(kernel.eqns)
+    ]  # fmt: skip
+    return kernel.replace(eqns=eqns)
+
+
+def _last_step_tests(kernel: Any, axis: int, steps: int) -> list[int]:
+    """The equations of a kernel that compare its index along a grid dim with the last one."""
+    here = {
+        eqn.outvars[0] for eqn in kernel.eqns
+        if eqn.primitive.name == "program_id" and eqn.params["axis"] == axis
+    }  # fmt: skip
+    return [
+        number for number, eqn in enumerate(kernel.eqns)
+        if eqn.primitive.name == "eq" and eqn.invars[0] in here
+        and isinstance(eqn.invars[1], Literal) and int(eqn.invars[1].val) == steps - 1
+    ]  # fmt: skip
 
 
 class ShardMap(NamedTuple):

@@ -21,6 +21,7 @@ from shardwright.program.fingerprint import argument_types, fingerprint, result_
 from shardwright.program.pins import ARGUMENT, HOST_MEMORY
 from shardwright.program.types import LITERAL, NO_OP, Program, format_type
 from shardwright.record.opaque import opaque_notes
+from shardwright.record.sorted_rows import sorted_rows_notes
 from shardwright.record.types import (
     ArgumentKind,
     ArrayRow,
@@ -102,6 +103,7 @@ def build_record(
             *model.prices.network.notes(), *found.notes, *_state_notes(model, result_specs),
             *_loop_notes(model, decisions), *_logical_notes(program), *opaque_notes(program),
             *_memory_notes(program),
+            *(sorted_rows_notes(program) if model.mesh.size > 1 else ()),
         ),
     )  # fmt: skip
 

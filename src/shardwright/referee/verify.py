@@ -16,7 +16,7 @@ import numpy as np
 
 from shardwright import _jax
 from shardwright.cost.devices import Device, device
-from shardwright.cost.links import KINDS, Network
+from shardwright.cost.links import Network
 from shardwright.cost.model import CostModel
 from shardwright.errors import ShardwrightError
 from shardwright.lowering.actions import Actions, ClampStarts, Compute
@@ -44,8 +44,6 @@ LINK_TOLERANCE = 0.10
 MEMORY_TOLERANCE = 0.15
 REPORT_EVERY_S = 5.0  # between two lines about a compilation that takes long
 GIVEN = "your arguments"  # what a run on them is called
-# Collectives that the link model does not have, and what they are priced as.
-PRICED_AS = {"ragged-all-to-all": "all-to-all", "collective-broadcast": "all-gather"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,9 +319,8 @@ def peak_bytes(plan: Plan, platform: str) -> int:
 
 def link_s(row: CompiledCollective, network: Network) -> float:
     """Seconds of one compiled collective; over groups that are no axes as over the whole mesh."""
-    kind = row.kind if row.kind in KINDS else PRICED_AS[row.kind]
     axes = network.mesh.names if row.axes is None else row.axes
-    return network.seconds(kind, tuple(axes), row.bytes)
+    return network.seconds(row.kind, tuple(axes), row.bytes)
 
 
 def _host(leaf: Any) -> np.ndarray:

@@ -96,6 +96,19 @@ class Dot(NamedTuple):
     dtype: str
 
 
+class Uneven(NamedTuple):
+    """Work that is not the same in all entries of a factor: a causal mask."""
+
+    factor: int
+    weights: tuple[float, ...]  # of each entry, 1 on average
+
+    def heaviest(self, parts: int) -> float:
+        """The work of the busiest of so many parts, one after the other; 1: as all others."""
+        size = -(-len(self.weights) // parts)
+        starts = range(0, len(self.weights), size)
+        return max(sum(self.weights[at : at + size]) for at in starts) / size
+
+
 class Work(NamedTuple):
     """What a kernel does on the chip, all steps together."""
 
@@ -104,6 +117,7 @@ class Work(NamedTuple):
     fetched_bytes: float  # of blocks, from and to memory
     # Of those the ones whose block index is computed: a step that is masked out fetches none.
     chosen_bytes: float = 0.0
+    uneven: Uneven | None = None
 
     @property
     def flops(self) -> float:
