@@ -261,7 +261,7 @@ class _Run:
             if value < best_s:
                 best_s, self.state, self.overrides = value, around, overrides
             objective.improved(best_s)
-            self._note(f"{len(self.overrides)} layouts overridden", best_s)
+            self._note(f"{len(self.overrides)} exceptions for single arrays", best_s)
 
     def _unreduced(self, state: State, start: Mapping[int, Placement]) -> Mapping[int, Placement]:
         """These overrides, with sums over the trips of loops kept whole if that is faster."""
