@@ -132,7 +132,7 @@ def test_a_dash_is_standard_output(train: str, option: str, starts: str) -> None
     (["--collective", "1"], "all-reduce over data: "),
     (["--collective", "1"], "why    partial sums of dot_general"),
     (["--tensor", "x"], "local   f32[32/4,8], 256 B of 1.0 kB"),
-    (["--tensor", "x"], "because x[0] claims data, which splits dim 0"),
+    (["--tensor", "x"], "because dim 0 is split over data, like all of x[0]"),
     (["--tensor", "w"], "held    every device holds all of it"),
 ])  # fmt: skip
 def test_single_questions(train: str, question: list[str], words: str) -> None:

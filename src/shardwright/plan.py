@@ -161,15 +161,21 @@ class Plan:
 
         return explain(self.record)
 
-    def advice(self, *, seconds: float = 1.0, processes: int | None = None) -> Any:
+    def advice(
+        self, *, seconds: float = 1.0, processes: int | None = None, progress: Any = None
+    ) -> Any:
         """What would save memory or time, with its price: residuals, batch, mesh, devices.
 
         Prints; has `.residuals`, `.instead`, `.to_html()` and `.to_dict()`. Other batches and
-        meshes are planned for that: `seconds` and `processes` as for compare().
+        meshes are planned for that: `seconds`, `processes` and `progress` as for compare().
         """
         from shardwright.advice import advise
+        from shardwright.notebook import cell_progress
 
-        return advise(self, self._require("advice()"), seconds=seconds, processes=processes)
+        return advise(
+            self, self._require("advice()"), seconds=seconds, processes=processes,
+            progress=progress or cell_progress(),
+        )  # fmt: skip
 
     # Running --------------------------------------------------------------------------------
 

@@ -158,13 +158,13 @@ def local_shape(type_: str, spec: Spec, sizes: dict[str, int]) -> str:
 
 
 def _claims_on(record: PlanRecord, path: str, spec: Spec) -> list[str]:
-    """The decisions that split an array: which group claims which axis."""
+    """The decisions that split an array: over which axis, with which other dims."""
     groups = {g.label: g for g in record.groups}
     out = []
     for dim, on in enumerate(spec):
         for axis in on:
             here = [groups[c.group] for c in record.decisions[axis] if c.group in groups]
             claimed = [g.label for g in here if any(fits(f"{path}[{dim}]", d) for d in g.dims)]
-            why = f"{claimed[0]} claims {axis}" if claimed else f"{axis} is free on dim {dim}"
-            out.append(f"{why}, which splits dim {dim}")
+            why = f", like all of {claimed[0]}" if claimed else ""
+            out.append(f"dim {dim} is split over {axis}{why}")
     return out

@@ -289,7 +289,7 @@ class _Run:
                 best_s = self._take_refined(state, self.overrides, best_s)
         if self.overrides:
             objective.improved(best_s)
-            self._note(f"{len(self.overrides)} layouts overridden", best_s)
+            self._note(f"{len(self.overrides)} exceptions for single arrays", best_s)
 
     def _take_refined(self, state: State, start: Mapping[int, Placement], best_s: float) -> float:
         """The best seconds so far, after single layouts of one more state are refined."""
