@@ -33,10 +33,11 @@ def _fp8_dot(s: Scope) -> str:
 
 @later("int4_dot", 1)
 def _int4_dot(s: Scope) -> str:
+    """Of numbers that are stored as int4: XLA:CPU has no dot of int4 itself."""
     x, w, numbers = _matrices(s)
+    a, b = (f"jnp.clip({y} * 4, -8, 7).astype(jnp.int4).astype(jnp.int8)" for y in (x, w))
     return (
-        f"lax.dot_general(jnp.clip({x} * 4, -8, 7).astype(jnp.int4),"
-        f" jnp.clip({w} * 4, -8, 7).astype(jnp.int4), {numbers},"
+        f"lax.dot_general({a}, {b}, {numbers},"
         f" preferred_element_type=jnp.int32).astype(jnp.float32) / {16 * x.shape[-1]}"
     )
 
