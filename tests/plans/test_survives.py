@@ -494,6 +494,22 @@ def test_numpy_and_weak_types(planned: Any) -> None:
     close(strong.jit()(X, np.float32(3)), X * 3)
 
 
+@pytest.mark.parametrize("pin", [sw.Pin("x", 0, "data"), sw.Pin("w", 1, "model")], ids=str)
+def test_quantised_weights(pin: sw.Pin) -> None:
+    """int4, whole and split; ahead of time JAX refuses them on several devices, with or without."""
+    w = (np.arange(64).reshape(8, 8) % 15 - 7).astype(jnp.int4)
+
+    def f(x: jax.Array, w: jax.Array) -> jax.Array:
+        return x @ w.astype(jnp.float32)
+
+    p = plan(f, X, w, tactics=[pin])
+    close(p.jit(f)(X, w), f(X, w))
+    close(p.jit(f)(*p.place(X, w)), f(X, w))
+    assert p.verify(run=True)
+    with pytest.raises(ValueError, match="layouts that disagree"):
+        p.jit(f).lower(X, w).compile()(*p.place(X, w))
+
+
 POLICIES: dict[str, Any] = {
     "dots": jax.checkpoint_policies.dots_saveable,
     "nothing": jax.checkpoint_policies.nothing_saveable,
