@@ -5,13 +5,14 @@ from __future__ import annotations
 import gc
 import os
 
-# Machine code is compiled quickly, not well: a fifth of the time. Partitioning, collectives and
-# buffers, which tests read, are settled before machine code is made.
+# Machine code is compiled quickly, not well: a fifth of the time; in one piece: 32 of them take two
+# thirds more. Partitioning, collectives and buffers, which tests read, are settled before.
 _FLAGS = {
     "--xla_force_host_platform_device_count": "8",
     "--xla_backend_optimization_level": "0",
     "--xla_llvm_disable_expensive_passes": "true",
     "--xla_cpu_use_fusion_emitters": "false",
+    "--xla_cpu_parallel_codegen_split_count": "1",
 }
 _given = os.environ.get("XLA_FLAGS", "")
 _added = [f"{flag}={value}" for flag, value in _FLAGS.items() if flag not in _given]

@@ -30,6 +30,7 @@ HASHED = 50  # one program in so many is planned under two hash seeds
 FLAGS = (
     "--xla_force_host_platform_device_count=8", "--xla_backend_optimization_level=0",
     "--xla_llvm_disable_expensive_passes=true", "--xla_cpu_use_fusion_emitters=false",
+    "--xla_cpu_parallel_codegen_split_count=1",
 )  # fmt: skip
 ENVIRONMENT = {
     "XLA_FLAGS": " ".join(FLAGS), "JAX_PLATFORMS": "cpu",
