@@ -32,9 +32,11 @@ class Work:
 
     @property
     def cells(self) -> int:
+        """How many cells were looked at."""
         return len(self._seen)
 
     def spend(self, cells: Sequence[Cell]) -> None:
+        """Counts these cells; raises Spent when they are too many."""
         self._seen.update(cells)
         if len(self._seen) > self._limit:
             raise Spent

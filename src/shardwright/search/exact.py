@@ -30,7 +30,7 @@ from shardwright.spmd.decisions import State
 from shardwright.spmd.layout import REPLICATED
 
 SAME = 1e-9  # costs closer than this are equal
-BATCH = 64
+BATCH = 64  # states that are evaluated at a time
 INFINITE = {"null": float("inf")}  # what null stands for in a plan file: JSON has no infinity
 MOST_CELLS = 1_000_000  # of one table of the relaxation
 # Of three axes and more, states are looked at where the bound is so near, or there are so few.
@@ -52,6 +52,7 @@ class Certificate:
 
     @staticmethod
     def none() -> Certificate:
+        """No proof: nothing is known but that no time is negative."""
         return Certificate("none", 0.0, float("inf"), 0)
 
     @property
@@ -149,10 +150,12 @@ class _Proof:
 
     @property
     def incumbent(self) -> float:
+        """Seconds of the best state that fits."""
         best = self.objective.best_s
         return best if best < OVER_MEMORY_S else float("inf")
 
     def run(self) -> Certificate:
+        """The certificate, after as much of the proof as the limits allow."""
         self._relax()
         try:
             self.axes = find_axis_placements(self.space, self.limits.placements)

@@ -132,6 +132,7 @@ class Domains:
         self._number: list[dict[Placement, int]] = [{} for _ in range(layouts)]
 
     def number(self, layout: int, placement: Placement) -> int:
+        """The number of a placement in the domain of a layout, a new one where it is new."""
         known = self._number[layout]
         if placement not in known:
             known[placement] = len(known)
@@ -197,6 +198,7 @@ class OpTables:
         return self._scopes[scope]
 
     def _find_cells(self, scope: Scope) -> np.ndarray | None:
+        """[cells, scope] the placements that states can give a scope; None: too many."""
         try:
             axes = find_axis_placements(self.space, self._most_cells, scope)
         except TooLarge:
@@ -225,6 +227,7 @@ class OpTables:
         return self._charges[key]
 
     def _choose(self, op: OpClass) -> Chosen | None:
+        """What an op class may choose in each cell; None where that is too much work."""
         cells = self.cells(_scope(op))
         if cells is None:
             return None

@@ -43,7 +43,7 @@ from shardwright.spmd.decisions import Decisions, Placement, State
 # Evaluations that a second of the user's budget buys, on the slowest machine we care about.
 # Budgets are counted in evaluations so that the same seed gives the same plan everywhere.
 EVALUATIONS_PER_S = 1000
-DEFAULT_SECONDS = 3.0
+DEFAULT_SECONDS = 3.0  # of search when the user says nothing
 NEARLY = 0.1  # a gap that a better answer may close: it is proven once more
 CLOSE = 0.01  # a gap that is not worth a tree search
 STARTS = 8  # good states from which best responses start
@@ -192,6 +192,7 @@ class _Run:
         return float(self.objective.penalised(self.objective.model.evaluate([decisions]))[0])
 
     def all_stages(self, exact: bool) -> None:
+        """Runs the stages in order; what is best is then in `state` and `overrides`."""
         objective, space = self.objective, self.space
         objective.begin(STRATEGIES)
         objective([space.root])
@@ -239,6 +240,7 @@ class _Run:
         self._note("local search", self.objective.best_s)
 
     def _prove(self) -> None:
+        """Proves how good the best is, and takes what the proof finds on its way."""
         objective = self.objective
         objective.begin("proof")
         self.ops = self.ops or op_tables(self.space, limits_of(self.budget))
@@ -287,7 +289,7 @@ class _Run:
                 best_s = self._take_refined(state, self.overrides, best_s)
         if self.overrides:
             objective.improved(best_s)
-            self._note(f"{len(self.overrides)} layouts overridden", best_s)
+            self._note(f"{len(self.overrides)} exceptions for single arrays", best_s)
 
     def _take_refined(self, state: State, start: Mapping[int, Placement], best_s: float) -> float:
         """The best seconds so far, after single layouts of one more state are refined."""
@@ -350,6 +352,7 @@ class _Run:
         self.how.append(f"{what}: {shown}")
 
     def found(self, memory: int) -> Found:
+        """What was found, as a value; raises NoPlanFits where nothing fits."""
         model = self.objective.model
         stopped = self.interrupted or self.timed_out
         if stopped and self.objective.best is not None and not self.overrides:

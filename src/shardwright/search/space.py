@@ -27,7 +27,7 @@ from shardwright.spmd.decisions import (
 )
 from shardwright.spmd.division import can_divide
 
-MAX_UPDATES = 1
+MAX_UPDATES = 1  # that actions append to the list of one axis: it keeps the space small
 # A group with more resolution bits than this is offered with all of them 0 or all of them 1.
 MAX_BITS = 3
 
@@ -95,6 +95,7 @@ class Space:
         return late < MAX_UPDATES if entry.scope == UPDATES else not late
 
     def after(self, state: State, action: int) -> State:
+        """The state after an action."""
         axis, entry = self.actions[action]
         return append(state, axis, entry)
 
