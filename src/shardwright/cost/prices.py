@@ -84,10 +84,10 @@ class DevicePrices:
         Of sums in unrolled layers all but the last combined one, which has nothing left to hide
         behind. `part` of each gradient is left for this move, once others have scattered it.
         """
-        last = self._combined_bytes(move)
-        if move.kind not in (ALL_REDUCE, REDUCE_SCATTER) or not (last and self._unrolled_bytes):
+        most = self._combined_bytes(move)
+        if move.kind not in (ALL_REDUCE, REDUCE_SCATTER) or not (most and self._unrolled_bytes):
             return self.device.hides[move.kind]
-        return max(0.0, 1.0 - last / (part * self._unrolled_bytes))
+        return max(0.0, 1.0 - max(most, move.bytes) / (part * self._unrolled_bytes))
 
     def compute_s(self, op: OpClass, local: Sequence[int], slot_bytes: Sequence[int]) -> float:
         """Seconds of one op whose atoms have these local sizes.
