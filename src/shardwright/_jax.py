@@ -253,6 +253,8 @@ def opened(eqn: Any) -> Any:
         return _plain_while(eqn)
     if name == "run_state":  # its references as plain values
         compute = eqn.primitive.impl
+    elif name == "call_exported":
+        return _opened_export(eqn)
     elif name.startswith(("bcoo_", "bcsr_")):
         module = importlib.import_module(f"jax.experimental.sparse.{name[:4]}")
         compute = getattr(module, f"_{name}_impl", None)
@@ -270,6 +272,129 @@ def opened(eqn: Any) -> Any:
             return retrace(call, [v.aval for v in eqn.invars])
     except NotImplementedError:  # references to what only a kernel has
         return None
+
+
+def _opened_export(eqn: Any) -> Any:
+    """The jaxpr of an exported function; None where its text says more than one device's ops."""
+    from shardwright.program.exported import run_exported
+
+    exported = eqn.params["exported"]
+    symbolic = not all(isinstance(n, int) for aval in exported.in_avals for n in aval.shape)
+    effects = exported.ordered_effects or exported.unordered_effects
+    if symbolic or effects or exported.nr_devices != 1 or len(exported.platforms) != 1:
+        return None
+    kept = exported.module_kept_var_idx
+
+    def call(*arrays: Any) -> list[Any]:
+        return run_exported(_parsed(exported.mlir_module()), [arrays[i] for i in kept])
+
+    try:
+        return retrace(call, [v.aval for v in eqn.invars])
+    except NotImplementedError:  # an op that has no JAX op
+        return None
+
+
+class StableHlo(NamedTuple):
+    """A parsed StableHLO module."""
+
+    functions: dict[str, Any]  # {name: its block}
+    context: Any  # what keeps it alive
+    module: Any
+
+
+@lru_cache(maxsize=16)
+def _parsed(text: str) -> StableHlo:
+    from jax._src.interpreters import mlir
+    from jax._src.lib.mlir import ir
+
+    context = mlir.make_ir_context()
+    with context:
+        module = ir.Module.parse(text)
+    operations: list[Any] = list(module.body.operations)
+    functions = {ir.StringAttr(f.name).value: f.body.blocks[0] for f in operations}
+    return StableHlo(functions, context, module)
+
+
+class StableHloOp:
+    """The attributes of a StableHLO op, as JAX takes them."""
+
+    def __init__(self, op: Any) -> None:
+        from jax._src.lib.mlir import ir
+        from jax._src.lib.mlir.dialects import hlo
+
+        self._op, self._ir, self._hlo = op.operation, ir, hlo
+
+    def number(self, name: str) -> int:
+        return int(self._ir.IntegerAttr(self._op.attributes[name]).value)
+
+    def numbers(self, name: str) -> tuple[int, ...]:
+        return tuple(self._ir.DenseI64ArrayAttr(self._op.attributes[name]))
+
+    def text(self, name: str) -> str:
+        """A symbol or a word of an enumeration."""
+        attribute = self._op.attributes[name]
+        if name == "callee":
+            return str(self._ir.FlatSymbolRefAttr(attribute).value)
+        return str(self._hlo.ComparisonDirectionAttr(attribute).value)
+
+    def regions(self) -> int:
+        return len(self._op.regions)
+
+    def blocks(self, region: int) -> list[Any]:
+        return list(self._op.regions[region].blocks)
+
+    def result_shape(self) -> tuple[int, ...]:
+        return tuple(self._ir.RankedTensorType(self._op.results[0].type).shape)
+
+    def result_dtype(self) -> Any:
+        """NotImplementedError for types that are not in the table, as quantised ones."""
+        element = str(self._ir.RankedTensorType(self._op.results[0].type).element_type)
+        if element not in _DTYPES:
+            raise NotImplementedError(f"element type {element}")
+        return jax.numpy.dtype(_DTYPES[element])
+
+    def constant(self) -> Any:
+        """The array of a constant."""
+        import numpy as np
+
+        attribute = self._ir.DenseElementsAttr(self._op.attributes["value"])
+        dtype, shape = self.result_dtype(), self.result_shape()
+        if attribute.is_splat and dtype.kind != "b":
+            kind = self._ir.FloatAttr if dtype.kind in "fV" else self._ir.IntegerAttr
+            return np.full(shape, kind(attribute.get_splat_value()).value, dtype)
+        if dtype.kind == "V":
+            raise NotImplementedError(f"a constant array of {dtype}")
+        return np.array(attribute).astype(dtype).reshape(shape)
+
+    def precision(self) -> Any:
+        """Both operands' precision, as lax takes it; None: the default."""
+        if "precision_config" not in self._op.attributes:
+            return None
+        words = [str(p) for p in self._ir.ArrayAttr(self._op.attributes["precision_config"])]
+        found = [next(p for p in jax.lax.Precision if p.name in word) for word in words]
+        return tuple(found) if any(p != jax.lax.Precision.DEFAULT for p in found) else None
+
+    def dot_dimensions(self) -> Any:
+        """dimension_numbers of lax.dot_general."""
+        d = self._hlo.DotDimensionNumbers(self._op.attributes["dot_dimension_numbers"])
+        contracting = d.lhs_contracting_dimensions, d.rhs_contracting_dimensions
+        return contracting, (d.lhs_batching_dimensions, d.rhs_batching_dimensions)
+
+    def gather_dimensions(self) -> tuple[Any, int]:
+        """dimension_numbers of lax.gather, and the dim of the indices' components."""
+        d = self._hlo.GatherDimensionNumbers(self._op.attributes["dimension_numbers"])
+        numbers = jax.lax.GatherDimensionNumbers(
+            tuple(d.offset_dims), tuple(d.collapsed_slice_dims), tuple(d.start_index_map),
+            tuple(d.operand_batching_dims), tuple(d.start_indices_batching_dims),
+        )  # fmt: skip
+        return numbers, int(d.index_vector_dim)
+
+
+_DTYPES = {
+    "f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "i1": "bool",
+    "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64", "ui8": "uint8",
+    "ui16": "uint16", "ui32": "uint32", "ui64": "uint64",
+}  # fmt: skip
 
 
 @lru_cache(maxsize=1024)

@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import pytest
 
 import shardwright as sw
+from tests.plans.test_shard_map import MESH as EXCHANGE_MESH
+from tests.plans.test_shard_map import TO, exchanged_and_multiplied
 
 pytestmark = pytest.mark.skipif(
     not any(importlib.util.find_spec(f"jax_cuda{major}_plugin") for major in (12, 13)),
@@ -35,3 +37,15 @@ def test_cudnn_attention_and_its_gradient_move_nothing() -> None:
     print(found)
     assert {row.kind: row.compiled[1] for row in found.traffic.rows} == {"all-reduce": 4}
     assert found.memory_error <= 0.15
+
+
+def test_a_ragged_all_to_all_sends_what_is_predicted() -> None:
+    """Rows to the devices of their experts, and a grouped dot of what came."""
+    x, w = (jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in ((65_536, 1024), (4, 1024, 2048)))
+    args = x, TO, w, jax.ShapeDtypeStruct((4,), jnp.int32)
+    plan = sw.partition(exchanged_and_multiplied, *args, mesh=EXCHANGE_MESH, device="h100")
+    found = plan.verify("cuda:h100:1x8")
+    print(found)
+    assert found.link_error <= 0.10
+    kinds = {row.kind: row.compiled[1] for row in found.traffic.rows}
+    assert kinds["ragged-all-to-all"] == 2 * 65_536 // 4 * 1024

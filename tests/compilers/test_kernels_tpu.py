@@ -16,6 +16,8 @@ from jax.experimental.pallas.ops.tpu.paged_attention import paged_attention
 from jax.experimental.pallas.ops.tpu.ragged_paged_attention import ragged_paged_attention
 
 import shardwright as sw
+from tests.plans.test_shard_map import MESH as EXCHANGE_MESH
+from tests.plans.test_shard_map import TO, exchanged_and_multiplied
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs libtpu")
 
@@ -132,3 +134,15 @@ def test_paged_attention_moves_nothing(case: str) -> None:
     found = plan.verify("tpu:v5e:4x4")
     print(found)
     assert found.ok and not found.traffic.rows
+
+
+def test_a_ragged_all_to_all_sends_what_is_predicted() -> None:
+    """Rows to the devices of their experts, and a grouped dot of what came."""
+    x, w = (jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in ((65_536, 1024), (4, 1024, 2048)))
+    args = x, TO, w, jax.ShapeDtypeStruct((4,), jnp.int32)
+    plan = sw.partition(exchanged_and_multiplied, *args, mesh=EXCHANGE_MESH, device="tpu-v5e")
+    found = plan.verify("tpu:v5e:4x2")
+    print(found)
+    assert found.link_error <= 0.10
+    kinds = {row.kind: row.compiled[1] for row in found.traffic.rows}
+    assert kinds["ragged-all-to-all"] == 2 * 65_536 // 4 * 1024

@@ -40,7 +40,7 @@ NO_EXAMPLE = {
     ),
     **dict.fromkeys(
         ("all_gather", "all_gather_invariant", "all_to_all", "axis_index", "ppermute",
-         "psum_invariant", "reduce_scatter"),
+         "pbroadcast", "psum_invariant", "ragged_all_to_all", "reduce_scatter"),
         "only in a shard_map, where tests/plans/test_shard_map.py compiles it",
     ),
 }  # fmt: skip

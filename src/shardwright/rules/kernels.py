@@ -70,7 +70,13 @@ KERNELS: dict[str, Kernel] = {
 }
 
 
-def known_kernel(name: Any) -> Kernel | None:
-    """The row of a kernel with this name; None for one that no library we know has."""
+# Grid dims of these kernels, as their authors number them, by the beginning of their names. Others
+# of the same name, as tokamax has them, are read from their grids alone.
+_GRID_DIMS = {"_flash": 4, "splash": 3}
+
+
+def known_kernel(name: Any, grid_dims: int) -> Kernel | None:
+    """The row of a kernel with this name and grid; None for one that no library we know has."""
     text = name or ""
-    return next((row for start, row in KERNELS.items() if text.startswith(start)), None)
+    found = next((row for start, row in KERNELS.items() if text.startswith(start)), None)
+    return found if _GRID_DIMS.get(text[:6]) == grid_dims else None

@@ -29,7 +29,8 @@ _BY_REASON: dict[str, str] = {
         dot_product_attention_fp8_bwd_wrapper dot_product_attention_fp8_fwd
         dot_product_attention_fp8_fwd_wrapper dot_product_attention_fwd rnn_bwd rnn_fwd
         scaled_matmul""",
-    "the compiled text of another program: plan the function before it is exported": """
+    "exported with symbolic shapes, for several devices, or with ops that are not read back (sorts,"
+    " scatters, convolutions, calls of libraries): plan the function before it is exported": """
         call_exported""",
     "sparse formats: where the non-zeros are is data": """
         coo_fromdense coo_matmat coo_matvec coo_spmm coo_spmv coo_todense csr_fromdense csr_matmat

@@ -69,11 +69,15 @@ def known_grid(params: Mapping[str, Any]) -> tuple[Kernel | None, KernelGrid]:
 
     Dims whose blocks are found by prefetched rows step along the grid dim of those rows.
     """
-    grid, kernel = kernel_grid(params), known_kernel(_jax.kernel_name(params))
+    grid = kernel_grid(params)
+    kernel = known_kernel(_jax.kernel_name(params), len(grid.own))
     if kernel is None or kernel.rows is None:
         return kernel, grid
     rows = grid.own[kernel.rows]
     steps, mapping = grid.sizes[rows], params["grid_mapping"]
+    prefetched = [v.aval.shape for v in params["jaxpr"].invars[: grid.index_operands]]
+    if any(len(shape) != 3 or shape[1] != steps for shape in prefetched):
+        return kernel, grid
     types = [b.array_aval for b in mapping.block_mappings]
     if kernel.adds:
         blocks = tuple(
