@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 # Machine code is compiled quickly, not well: a fifth of the time. Partitioning, collectives and
@@ -21,3 +22,13 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("NPROC", str(max(2 * 8, os.cpu_count() or 1)))
 # Tests judge the search, not what it found another time; tests/plans/test_cache.py has a folder.
 os.environ["SHARDWRIGHT_CACHE"] = ""
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: cycles are looked for among what tests make, and less often.
+
+    JAX's traces are many small objects that live; Python would walk all of them again and again.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)

@@ -80,6 +80,31 @@ def test_an_interrupted_search_prints_its_best_and_exits_130(
     assert run("plan", train, *PLAN).exit_code == 130
 
 
+SIGNALLED = """
+import os, signal, sys
+from shardwright.cli import main, planning
+
+def interrupt(*_):
+    os.kill(os.getpid(), signal.SIGINT)
+
+planning.search_progress = lambda update: interrupt
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.slow
+def test_a_signal_during_the_search_exits_130(train: str) -> None:
+    """As Ctrl-C in a terminal: a real signal to a real process, while it searches."""
+    child = subprocess.run(
+        [sys.executable, "-c", SIGNALLED, "plan", train, *PLAN, "--save", "plan.json"],
+        capture_output=True, text=True, check=False,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "SHARDWRIGHT_CACHE": ""},
+    )  # fmt: skip
+    assert child.returncode == 130, child.stderr
+    assert "the search was interrupted: this is the best found so far" in child.stdout
+    assert json.loads(Path("plan.json").read_text())["search"]["interrupted"] is True
+
+
 def test_show_prints_the_same(train: str) -> None:
     printed = run("plan", train, *PLAN, "--save", "plan.json").stdout
     assert run("show", "plan.json").stdout == printed

@@ -101,6 +101,7 @@ def _in_children(
 
 
 def _fork(task: Callable[[], object]) -> _Child:
+    """A child that runs a task and writes what it returns into a pipe."""
     reading, writing = os.pipe()
     with warnings.catch_warnings():  # JAX and Python warn of forks; see the top of this module
         warnings.simplefilter("ignore")

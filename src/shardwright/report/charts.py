@@ -50,6 +50,7 @@ def time_axis(record: PlanRecord, whole_s: float | None = None) -> tuple[list[Ba
     loops: list[Loop] = []
 
     def walk(node: Node, at: float, runs: int, depth: int) -> float:
+        """Where a node ends that begins here; its bars and loops are noted."""
         for item in node.items:
             if isinstance(item, Span):
                 links = at + runs * link_s(record, item) / total * WIDTH

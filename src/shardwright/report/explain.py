@@ -34,6 +34,7 @@ PURPOSE = {
     "reduce-scatter": "partial sums are added, each device holds a shard of the sum",
     "all-reduce": "partial sums are added, every device holds the sum",
     "all-to-all": "the split moves from one dim to another",
+    "ragged-all-to-all": "rows go to the devices that need them",
     "collective-permute": "neighbours exchange borders",
 }
 SOURCES, DIMS, NAMES, LINES = 2, 4, 4, 5  # lines of a movement, dims of a group, names, lines

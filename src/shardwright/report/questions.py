@@ -63,6 +63,7 @@ def why_not(record: PlanRecord, tactic: str) -> Answer:
 
 
 def _verdict(record: PlanRecord, row: Cost, fits_: bool) -> str:
+    """One sentence: why another plan was not taken."""
     mine = record.cost
     if facts.same_cost(row, mine):
         return "It is this plan."

@@ -103,9 +103,11 @@ def time_split(record: PlanRecord) -> str:
     """compute 4.19 s (91%), links 407 ms (9%)"""
     cost = record.cost
     hidden = f", of which {human_seconds(cost.exposed_s)} exposed" if cost.hidden_s else ""
+    host = f"; copies to the host and back {human_seconds(cost.host_s)}" if cost.host_s else ""
     return (
         f"compute {human_seconds(cost.compute_s)} ({percent(cost.compute_s, cost.step_s)}),"
         f" links {human_seconds(cost.link_s)}{hidden} ({percent(cost.exposed_s, cost.step_s)})"
+        f"{host}"
     )
 
 
@@ -191,12 +193,12 @@ def format_meshes(record: PlanRecord) -> str:
     return "mesh shapes\n" + columns(table, right=(1, 2), width=WIDTH)
 
 
-def format_baselines(record: PlanRecord, most: int = BASELINES) -> str:
+def format_baselines(record: PlanRecord) -> str:
     """The plan among the named tactics, fastest first."""
     rows = facts.ranked_baselines(record)
     if not rows:
         return ""
-    shown = facts.first_baselines(record, most)
+    shown = facts.first_baselines(record, BASELINES)
     table = [
         (human_seconds(b.cost.step_s), human_bytes(b.cost.peak_bytes), _note(record, b), b.name)
         for b in shown
