@@ -122,6 +122,11 @@ def test_a_profile_of_this_machine(tmp_path: Path) -> None:
     profile = read_profile(tmp_path)
     assert profile.steps == 2 and profile.on_host and "step" in profile.module
     assert {"compute", "all-reduce"} <= set(profile.by_kind())
+    rows = compare_profile(plan.record, profile)["by_kind"]
+    assert sum(row["measured_share"] for row in rows) == pytest.approx(1)
+    (compute,) = [line for line in format_against(plan.record, profile).splitlines()
+                  if line.startswith("  compute")]  # fmt: skip
+    assert compute.count("%") == 2  # seconds of a host and of an accelerator do not compare
     plan.trace(tmp_path / "both.json", against=tmp_path)
     events = json.loads((tmp_path / "both.json").read_text())["traceEvents"]
     assert {e["pid"] for e in slices(events)} == {trace.PREDICTED, trace.MEASURED}

@@ -96,10 +96,10 @@ def _zoo_call(name: str) -> Found:
     name, _, size = name.partition(":")
     known = programs(size or "full")
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=3) or list(known)
+        near = difflib.get_close_matches(name, known, n=3) or list(known)[:3]
         raise ShardwrightError(
             f"no program {name!r} of size {size or 'full'} in the zoo",
-            try_=", ".join(f"zoo:{one}" for one in near),
+            try_=", ".join(f"zoo:{one}" for one in near) + "; `shardwright zoo` lists all",
         )
     example = known[name]
     return Found(example.fn, example.args, example.donate_argnums)
@@ -114,7 +114,9 @@ def find_object(target: str) -> tuple[Any, Any]:
     found: Any = module
     for part in name.split("."):
         if not hasattr(found, part):
-            near = difflib.get_close_matches(part, dir(found), n=3)
+            public = [one for one, item in vars(found).items()
+                      if one[0] != "_" and inspect.isfunction(item)]  # fmt: skip
+            near = difflib.get_close_matches(part, dir(found), n=3) or public[:6]
             raise ShardwrightError(f"{where} has no {name!r}", try_=", ".join(near) or None)
         found = getattr(found, part)
     return module, found

@@ -13,6 +13,7 @@ from shardwright.errors import ShardwrightError
 from shardwright.plan import load
 from shardwright.record.plain import encode
 from shardwright.report import questions
+from shardwright.report.words import human_bytes
 
 
 @click.command()
@@ -82,6 +83,8 @@ def report(path: str, other: str | None, output: str, as_json: bool) -> None:  #
     write(output, page)
     if as_json:
         say_json({"written": output, "bytes": len(page.encode())})
+    elif output != STDOUT:
+        say(f"wrote {output}, {human_bytes(len(page.encode()))}: open it in a browser")
 
 
 @click.command()
@@ -116,6 +119,8 @@ def trace(path: str, output: str | None, against: str | None, as_json: bool) -> 
             say(format_against(record, profile))
     elif as_json:
         say_json({"written": output})
+    else:
+        say(f"wrote {output}: open it at ui.perfetto.dev")
 
 
 @click.command()

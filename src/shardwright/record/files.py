@@ -65,7 +65,8 @@ def read_record(path: str | Path) -> PlanRecord:
             f"cannot read a plan from {path}: nested too deeply", try_=ASK
         ) from None
     except (OSError, TypeError, ValueError) as error:
-        raise ShardwrightError(f"cannot read a plan from {path}: {error}", try_=ASK) from None
+        why = getattr(error, "strerror", None) or error
+        raise ShardwrightError(f"cannot read a plan from {path}: {why}", try_=ASK) from None
     version = content.get("version") if isinstance(content, dict) else None
     if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version < 1000:
         raise ShardwrightError(f"{path} is not a plan", try_=ASK)

@@ -9,12 +9,14 @@ from shardwright.record.advice import AdviceRecord
 from shardwright.record.comparison import Row
 from shardwright.report.pages import environment
 from shardwright.report.words import (
+    WIDTH,
     change,
     columns,
     human_bytes,
     human_seconds,
     percent,
     short_path,
+    wrapped,
 )
 
 POLICIES = {
@@ -29,14 +31,17 @@ def format_advice(record: AdviceRecord) -> str:
     """The peak, what could be recomputed or offloaded, and what could be done instead."""
     now, cost = record.now, record.now.cost
     assert cost is not None
+    others = [(row.variant, instead(record, row)) for row in record.instead]
     blocks = [
-        f"{record.program} on {now.mesh}, {now.devices} x {now.device}:"
-        f" {human_seconds(cost.step_s)} a step, {human_bytes(cost.peak_bytes)} of"
-        f" {human_bytes(now.limit_bytes)} per device",
-        f"At the peak, {record.memory.at}\n" + columns(peak(record), right=(0,)),
+        wrapped(
+            f"{record.program} on {now.mesh}, {now.devices} x {now.device}:"
+            f" {human_seconds(cost.step_s)} a step, {human_bytes(cost.peak_bytes)} of"
+            f" {human_bytes(now.limit_bytes)} per device"
+        ),
+        f"At the peak, {record.memory.at}\n" + columns(peak(record), right=(0,), width=WIDTH),
         "Could be recomputed, or offloaded to the host\n" + residual_table(record),
-        "Instead\n" + columns([(row.variant, instead(record, row)) for row in record.instead]),
-        "\n".join(f"note: {line}" for line in record.notes),
+        "Instead\n" + columns(others, width=WIDTH),
+        "\n".join(wrapped(f"note: {line}", indent=2) for line in record.notes),
     ]
     return "\n\n".join(block for block in blocks if block)
 
@@ -46,7 +51,10 @@ def peak(record: AdviceRecord) -> list[tuple[str, str]]:
     kinds = sorted(record.memory.by_kind.items(), key=lambda row: -row[1])
     rows = [(human_bytes(size), f"{kind}, all") for kind, size in kinds]
     return rows + [
-        (human_bytes(b.bytes), f"{b.kind}: {b.count} x {b.shape} of {short_path(b.where)}")
+        (
+            human_bytes(b.bytes),
+            f"{b.kind}: {f'{b.count} x ' * (b.count > 1)}{b.shape} of {short_path(b.where)}",
+        )
         for b in record.memory.buffers[:BUFFERS]
     ]
 
@@ -57,7 +65,7 @@ def residual_table(record: AdviceRecord) -> str:
         return "  nothing that would lower the peak"
     head = ("bytes", "saves", "recompute", "offload", "")
     rows = [residual(record, row) for row in record.residuals]
-    return columns([head, *rows], right=(0, 1, 2, 3))
+    return columns([head, *rows], right=(0, 1, 2, 3), width=WIDTH)
 
 
 def residual(record: AdviceRecord, row: Residual) -> tuple[str, str, str, str, str]:
@@ -67,7 +75,10 @@ def residual(record: AdviceRecord, row: Residual) -> tuple[str, str, str, str, s
     recompute = f"{sign}{human_seconds(abs(row.recompute_s))}"
     share = change(step_s + row.recompute_s, step_s)
     offload = "-" if row.offload_s is None else f"+{human_seconds(row.offload_s)}"
-    what = POLICIES.get(row.what) or f"{row.count} x {row.shape} of {short_path(row.what)}"
+    what = (
+        POLICIES.get(row.what)
+        or f"{f'{row.count} x ' * (row.count > 1)}{row.shape} of {short_path(row.what)}"
+    )
     return (
         human_bytes(row.bytes), human_bytes(row.saves_bytes), f"{recompute} ({share})", offload,
         what,

@@ -12,6 +12,8 @@ from shardwright.report.words import change, columns, counted, human_seconds
 from shardwright.spmd.ir import totals
 
 LINES = 10  # of the user's code that are shown
+DIFFERENCES = ("", "predicted", "measured", "difference", "")
+SHARES = ("", "predicted", "", "measured", "")
 
 
 def compare_profile(record: PlanRecord, profile: Profile) -> dict[str, Any]:
@@ -35,14 +37,15 @@ def compare_profile(record: PlanRecord, profile: Profile) -> dict[str, Any]:
 
 
 def _rows(predicted: dict[str, float], measured: dict[str, float]) -> list[dict[str, Any]]:
-    rows = [
-        {
-            "what": what,
-            "predicted_s": predicted.get(what, 0.0),
-            "measured_s": measured.get(what, 0.0),
-        }
-        for what in dict.fromkeys((*predicted, *measured))
-    ]
+    """Seconds of each, and their shares of the sums; largest difference first."""
+    rows: list[dict[str, Any]] = [
+        {"what": what} for what in dict.fromkeys((*predicted, *measured))
+    ]  # fmt: skip
+    for name, seconds in (("predicted", predicted), ("measured", measured)):
+        total = sum(seconds.values()) or 1.0
+        for row in rows:
+            row[f"{name}_s"] = seconds.get(row["what"], 0.0)
+            row[f"{name}_share"] = row[f"{name}_s"] / total
     return sorted(rows, key=lambda row: -abs(row["measured_s"] - row["predicted_s"]))
 
 
@@ -57,15 +60,23 @@ def format_against(record: PlanRecord, profile: Profile) -> str:
         head.append(
             f"note: measured on a host, which stands in for {record.device.name}: compare shares"
         )
-    titles = ("", "predicted", "measured", "difference", "")
-    table = columns([titles, *map(_cells, found["by_kind"])], right=(1, 2, 3))
+    titles, cells = (SHARES, _shares) if profile.on_host else (DIFFERENCES, _cells)
+    table = columns([titles, *map(cells, found["by_kind"])], right=(1, 2, 3))
     blocks = ["\n".join(head), table]
     if found["by_line"]:
-        rows = [titles, *map(_cells, found["by_line"][:LINES])]
-        blocks.append("lines that differ most\n" + columns(rows, right=(1, 2, 3)))
+        rows = map(_cells, found["by_line"][:LINES])
+        blocks.append("lines that differ most\n" + columns([DIFFERENCES, *rows], right=(1, 2, 3)))
     else:
         blocks.append("the profile names no source lines: collectives are compared by kind alone")
     return "\n\n".join(blocks)
+
+
+def _shares(row: dict[str, Any]) -> tuple[str, str, str, str, str]:
+    """What a row takes, and its share of all: of a host and an accelerator those compare."""
+    return (
+        row["what"], human_seconds(row["predicted_s"]), f"{row['predicted_share']:.0%}",
+        human_seconds(row["measured_s"]), f"{row['measured_share']:.0%}",
+    )  # fmt: skip
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, str, str, str, str]:
