@@ -92,6 +92,15 @@ def needed_inputs(jaxpr: Any, used: Sequence[bool]) -> list[bool]:
     return list(partial_eval.dce_jaxpr(open_jaxpr(jaxpr)[0], used)[1])
 
 
+def scan_counts(eqn: Any) -> tuple[int, int]:
+    """(constants, carries) of a scan; the rest of its inputs are scanned over."""
+    packed = eqn.params.get("ft_in")  # from JAX 0.11 on
+    if packed is None:
+        return eqn.params["num_consts"], eqn.params["num_carry"]
+    consts, carries, _ = packed.unpack()
+    return len(consts), len(carries)
+
+
 class Job(NamedTuple):
     """This process among those that jax.distributed.initialize() has joined, and their store."""
 

@@ -82,7 +82,7 @@ class Borders(NamedTuple):
 
 def _scan(eqn: Any) -> Borders:
     """consts and carries are one array inside and outside; xs and ys lose their leading dim."""
-    consts, carries = eqn.params["num_consts"], eqn.params["num_carry"]
+    consts, carries = _jax.scan_counts(eqn)
     stacks = len(eqn.invars) - consts - carries
     kinds = [Tie.SCAN_CONST] * consts + [Tie.SCAN_INIT] * carries + [Tie.SCAN_XS] * stacks
     entries = (Entry(tie, i, (Port(0, i),)) for i, tie in enumerate(kinds))
@@ -196,7 +196,7 @@ def find_borders(eqn: Any, around: Any) -> Borders:
 
 def _repeats(eqn: Any, around: Any) -> bool:
     """Whether what is used of a scan needs nothing of the trip before."""
-    consts, carries = eqn.params["num_consts"], eqn.params["num_carry"]
+    consts, carries = _jax.scan_counts(eqn)
     only_carries = len(eqn.invars) == consts + carries and len(eqn.outvars) == carries
     if not only_carries or eqn.effects or eqn.params["length"] < 2 or eqn.params["unroll"] != 1:
         return False
