@@ -63,7 +63,8 @@ def format_comparison(record: ComparisonRecord) -> str:
 
 
 def _devices(row: Row) -> str:
-    return f"{row.devices} x {row.device}"
+    """8 x h100; h100 alone for a variant that did not trace, whose mesh was not looked at."""
+    return f"{row.devices} x {row.device}" if row.devices else row.device
 
 
 def _same(texts: Iterable[str]) -> str:
