@@ -219,6 +219,20 @@ def missing_axis(error: BaseException) -> str | None:
     return found[1] if found else None
 
 
+# How JAX says that a shard_map names an axis that the mesh around it does not have.
+_UNKNOWN_AXIS = (
+    r"shard_map (?:in|out)_specs .* refers to '(\w+)'",
+    r"shard_map requires axis_names=frozenset\({'(\w+)'.*to be a subset of mesh.axis_names",
+    r"unbound axis name: (\w+)",
+)
+
+
+def unknown_axis(error: BaseException) -> str | None:
+    """The axis that a shard_map or a collective in it names, and the mesh does not have."""
+    found = [re.search(text, str(error), re.DOTALL) for text in _UNKNOWN_AXIS]
+    return next((match[1] for match in found if match), None)
+
+
 def with_axis(mesh: Any, name: str) -> Any:
     """The abstract mesh with one more axis, of one device."""
     kind = mesh.axis_types[0]
@@ -359,17 +373,31 @@ def propagation(lowered: Any) -> tuple[list[bool], list[bool]]:
 
 
 def compile_stablehlo(
-    module: bytes, devices: list[Any], propagate: tuple[list[bool], list[bool]]
+    module: bytes,
+    devices: list[Any],
+    propagate: tuple[list[bool], list[bool]],
+    options: dict[str, Any],
 ) -> Executable:
-    """The executable of StableHLO bytes on devices of this process."""
+    """The executable of StableHLO bytes for devices that this process knows."""
     from jax._src.interpreters import mlir
     from jax._src.lib.mlir import ir
 
     with mlir.make_ir_context():
-        return _compile(devices[0].client, ir.Module.parse(module), devices, propagate, {}, [])
+        parsed = ir.Module.parse(module)
+        return _compile(devices[0].client, parsed, devices, propagate, options, [])
 
 
-def compile_afresh(lowered: Any, options: dict[str, Any]) -> Executable:
+def devices_lowered_for(lowered: Any) -> list[Any]:
+    """The devices that a lowered program is for, in the order of its mesh."""
+    return list(lowered._lowering._device_list)
+
+
+def compiler_options(lowered: Any) -> dict[str, Any]:
+    """What jax.jit was told to tell the compiler."""
+    return dict(lowered._lowering._compiler_options_kvs)
+
+
+def compile_afresh(lowered: Any) -> Executable:
     """The executable of a lowered program, compiled again even if JAX has it in a cache.
 
     A cached program prints no warnings, and the warnings are wanted.
@@ -378,9 +406,9 @@ def compile_afresh(lowered: Any, options: dict[str, Any]) -> Executable:
     return _compile(
         lowering.compile_args["backend"],
         lowering.stablehlo(),
-        list(lowering._device_list),
+        devices_lowered_for(lowered),
         propagation(lowered),
-        dict(lowering._compiler_options_kvs) | options,
+        compiler_options(lowered),
         lowering.compile_args["host_callbacks"],
     )
 
@@ -504,6 +532,12 @@ def retrace(fn: Callable[..., list[Any]], avals: list[Any]) -> Any:
     return jax.make_jaxpr(fn)(*[struct(aval) for aval in avals])
 
 
+def on_host(array: Any) -> bool:
+    """Whether an array, or an abstract one, is in the memory of the host, `f32<host>[8]`."""
+    aval = array if isinstance(array, core.AbstractValue) else jax.typeof(array)
+    return getattr(aval, "memory_space", None) is jax.memory.Space.Host
+
+
 def is_extended(dtype: Any) -> bool:
     """Whether elements are no numbers: random keys."""
     return bool(jax.dtypes.issubdtype(dtype, jax.dtypes.extended))
@@ -540,6 +574,35 @@ def kernel_name(params: Mapping[str, Any]) -> str | None:
         return params["name"]
     info = getattr(params.get("jaxpr"), "debug_info", None)
     return getattr(info, "func_name", None)
+
+
+def asks_for_last_step(kernel: Any, axis: int, steps: int) -> bool:
+    """Whether a kernel compares where it is along a grid dim with the last step."""
+    return bool(_last_step_tests(kernel, axis, steps))
+
+
+def with_last_step(kernel: Any, axis: int, steps: int, fewer: int) -> Any:
+    """The kernel with fewer steps along a grid dim: what it does in the last one, it does there."""
+    tests = _last_step_tests(kernel, axis, steps)
+    eqns = [
+        eqn.replace(invars=[eqn.invars[0], Literal(fewer - 1, eqn.invars[1].aval)])
+        if number in tests else eqn
+        for number, eqn in enumerate(kernel.eqns)
+    ]  # fmt: skip
+    return kernel.replace(eqns=eqns)
+
+
+def _last_step_tests(kernel: Any, axis: int, steps: int) -> list[int]:
+    """The equations of a kernel that compare its index along a grid dim with the last one."""
+    here = {
+        eqn.outvars[0] for eqn in kernel.eqns
+        if eqn.primitive.name == "program_id" and eqn.params["axis"] == axis
+    }  # fmt: skip
+    return [
+        number for number, eqn in enumerate(kernel.eqns)
+        if eqn.primitive.name == "eq" and eqn.invars[0] in here
+        and isinstance(eqn.invars[1], Literal) and int(eqn.invars[1].val) == steps - 1
+    ]  # fmt: skip
 
 
 class ShardMap(NamedTuple):

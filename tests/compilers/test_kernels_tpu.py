@@ -56,6 +56,19 @@ def test_attention_and_its_gradient_move_nothing(case: str) -> None:
     assert found.ok  # collectives and memory as predicted
 
 
+def test_queries_of_splash_attention_split_over_devices() -> None:
+    """Keys and values are gathered over model, their gradients summed there; the bytes planned."""
+    args = [tensor(8, H, S, D), *[tensor(8, KV, S, D)] * 2]
+    pins = [sw.Pin("q", 0, "data"), *(sw.Pin(name, 2, "model") for name in "qkv")]
+    step = jax.value_and_grad(splash_loss, (0, 1, 2))
+    plan = sw.partition(step, *args, mesh=MESH, device="tpu-v5e", tactics=pins)
+    rows = [row for row in plan.ir().rows if row.name == "pallas_call"]
+    assert all(dict(row.claims).keys() == {"data", "model"} for row in rows) and len(rows) == 3
+    found = plan.verify("tpu:v5e:4x4")
+    print(found)
+    assert found.link_error <= 0.10
+
+
 ROWS, WIDTH, HIDDEN, EXPERTS = 524288, 4096, 1024, 8
 
 

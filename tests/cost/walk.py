@@ -75,10 +75,15 @@ class Walk:
         """How each value is stored."""
         model, state = self.model, decisions.lists
         fixed = {**dict(decisions.overrides), **model.pins}
-        out: list[Placement] = []
-        for layout, folded in zip(self.layouts.table, model.layouts.of_value.tolist(), strict=True):
-            out.append(fixed.get(folded) or claim(layout, state, model.mesh.sizes))
-        return out
+        claimed = {
+            layout: claim(layout, state, model.mesh.sizes) for layout in set(self.layouts.table)
+        }
+        return [
+            fixed.get(folded) or claimed[layout]
+            for layout, folded in zip(
+                self.layouts.table, model.layouts.of_value.tolist(), strict=True
+            )
+        ]
 
     def _choices(self, stored: Sequence[Placement]) -> list[Choice | None]:
         """How each op is computed; None for loops and branches themselves."""

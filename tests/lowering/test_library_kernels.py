@@ -76,6 +76,71 @@ def test_attention_and_its_gradient_run_on_shards(kind: str) -> None:
     assert found.numbers_agree
 
 
+def windowed(length: int, heads: int) -> Any:
+    return [splash.LocalMask((length, length), (100, 0), 0)] * heads
+
+
+def causal(length: int, heads: int) -> Any:
+    return [splash.CausalMask((length, length))] * heads
+
+
+def dense(length: int, heads: int) -> Any:
+    """A mask that no function says: blocks of it are read from memory."""
+    lower = np.tril(np.ones((length, length), bool))
+    lower[300:, 100:200] = False
+    return [splash.NumpyMask(lower)] * heads
+
+
+def one_key_head(masks: Any) -> Callable[..., Any]:
+    def loss(q: Any, k: Any, v: Any) -> Any:
+        mask = splash.MultiHeadMask(masks(q.shape[2], q.shape[1]))
+        kernel = splash.make_splash_mqa(mask, head_shards=1, q_seq_shards=1, interpret=True)
+        return jnp.sum(jax.vmap(kernel)(q, k[:, 0], v[:, 0]).astype(jnp.float32) ** 2)
+
+    return loss
+
+
+def grouped_heads(masks: Any) -> Callable[..., Any]:
+    def loss(q: Any, k: Any, v: Any) -> Any:
+        mask = splash.MultiHeadMask(masks(q.shape[2], q.shape[1]))
+        kernel = splash.make_splash_mha(mask, head_shards=1, q_seq_shards=1, interpret=True)
+        return jnp.sum(jax.vmap(kernel)(q, k, v).astype(jnp.float32) ** 2)
+
+    return loss
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("heads", "masks"),
+    [(grouped_heads, causal), (one_key_head, causal), (grouped_heads, windowed),
+     (grouped_heads, dense)],
+)  # fmt: skip
+def test_queries_of_splash_attention_split_over_devices(heads: Any, masks: Any) -> None:
+    """Keys and values are gathered, their gradients are sums; masks are those of the rows here.
+
+    Where a window makes the grid of the gradients smaller than there are rows, that one is whole.
+    """
+    args = [drawn(x) for x in inputs("splash", batch=1, length=512)[:3]]
+    step = jax.value_and_grad(heads(masks), (0, 1, 2))
+    pins = [sw.Pin("q", 2, "data")]
+    plan = sw.partition(step, *args, mesh={"data": 4}, device="cpu", tactics=pins, seconds=0.5)
+    rows = [row for row in plan.ir().rows if row.name == "pallas_call"]
+    split = ["data" in dict(row.claims) for row in rows]  # forward, dk and dv, dq
+    assert split == [True, masks is not windowed, True]
+    run, alone = plan.jit(step)(*plan.place(*args)), jax.jit(step)(*args)
+    for got, want in zip(jax.tree.leaves(run), jax.tree.leaves(alone), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
+def test_the_last_queries_see_most_keys() -> None:
+    """Split in four, the busiest device has the last rows of a causal mask."""
+    traced = sw.trace(splash_loss, *inputs("splash", length=1024))
+    (work,) = [op.rule.kernel for op in traced.ops if op.name == "pallas_call"]
+    blocks, left = 1024 // BLOCK, 8 * 9 / 2
+    assert work.uneven.heaviest(4) == pytest.approx((7 + 8) / 2 / (left / blocks))
+    assert work.uneven.heaviest(1) == pytest.approx(1.0)
+
+
 # dots in the code of: forward, dk and dv, dq
 @pytest.mark.parametrize("kind", LOSSES)
 def test_flops_are_those_of_the_blocks_that_the_mask_leaves(kind: str) -> None:
@@ -117,11 +182,11 @@ def heads_with_masks_of_their_own(q: Any, k: Any, v: Any, segments: Any) -> Any:
 
 
 def test_heads_with_masks_of_their_own_stay_together() -> None:
-    """Which blocks a step gets depends on its head: only the batch may be split."""
+    """Which blocks a step gets depends on its head: only batch and queries may be split."""
     traced = sw.trace(heads_with_masks_of_their_own, *inputs("splash", length=1024))
     (rule,) = [op.rule for op in traced.ops if op.name == "pallas_call"]
     sizes = [rule.sizes[f] for f, kind in enumerate(rule.kinds) if kind == PASS]
-    assert sizes == [B], factor_names(rule)
+    assert sizes == [B, 1024 // BLOCK], factor_names(rule)
 
 
 PAGES, PAGE, PER_SEQUENCE = 16, 16, 4
@@ -200,6 +265,23 @@ def test_cudnn_attention_is_planned_without_a_gpu(kv_heads: int) -> None:
     assert flops == [2 * one_dot, 5 * one_dot]
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("kind", ["flash", "cudnn"])
+def test_queries_that_see_all_keys_split(kind: str, causal: bool) -> None:
+    """One sequence, one head: forward the queries are all there is to split, unless masked."""
+
+    def attend(q: Any, k: Any, v: Any) -> Any:
+        if kind == "flash":
+            return flash.flash_attention(q, k, v, causal=causal)
+        return jax.nn.dot_product_attention(q, k, v, implementation="cudnn", is_causal=causal)
+
+    shape = (1, 1, 4096, D) if kind == "flash" else (1, 4096, 1, D)
+    x = jax.ShapeDtypeStruct(shape, jnp.bfloat16)
+    plan = sw.partition(attend, x, x, x, mesh={"data": 4}, device="h100", seconds=0.2)
+    (row,) = [row for row in plan.ir().rows if row.name.startswith(("pallas", "dot"))]
+    assert bool(row.claims) != causal
+
+
 def test_cudnn_is_still_asked_for_where_it_would_run() -> None:
     """Only tracing for a plan goes without it."""
     x = jnp.zeros((2, 16, 2, 64), jnp.bfloat16)
@@ -225,6 +307,9 @@ def test_scaled_matmul() -> None:
         (jnp.int8, jnp.int32, "tpu-v5e", 2.0),
         (jnp.float8_e4m3fn, jnp.float32, "h100", 2.0),
         (jnp.float8_e4m3fn, jnp.float32, "tpu-v5e", 1.0),
+        (jnp.int8, jnp.int32, "tpu-v6e", 2.0),
+        (jnp.int8, jnp.int32, "h100", 2.0),
+        (jnp.float8_e4m3fn, jnp.float32, "b200", 2.0),
     ],
     ids=lambda x: getattr(x, "__name__", x),
 )

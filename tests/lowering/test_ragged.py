@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from jax import lax
 from jax.experimental.pallas.ops.tpu.megablox import ops as megablox
+from jax.sharding import PartitionSpec as P
 
 import shardwright as sw
 
@@ -131,3 +132,28 @@ def test_tiles_of_megablox_are_not_cut() -> None:
     rule = sw.trace(grouped_matmul, *args).ops[0].rule
     assert str(rule).startswith("([ij,k],[l,k,m],[n])->([ij,m]) {i=4,j=128")
     assert "need_replication={j,n}" in str(rule)
+
+
+def sorted_experts(x: jax.Array, router: jax.Array, w: jax.Array) -> jax.Array:
+    """One expert per token."""
+    choice = jnp.argmax(x @ router, axis=-1)
+    order, sizes = jnp.argsort(choice), jnp.bincount(choice, length=GROUPS)
+    return lax.ragged_dot(x[order], w, sizes)[jnp.argsort(order)]
+
+
+def sorted_on_each_device(x: jax.Array, router: jax.Array, w: jax.Array) -> jax.Array:
+    specs = P("data"), P(), P()
+    return jax.shard_map(sorted_experts, in_specs=specs, out_specs=P("data"))(x, router, w)
+
+
+def test_sorting_on_each_device_gives_the_same_and_moves_nothing() -> None:
+    """The plan of a sort over the whole batch says so, and at which lines."""
+    args = X, jax.random.normal(jax.random.key(2), (K, GROUPS)), W
+    pins = [sw.Pin("x", 0, "data"), sw.Replicate("w")]
+    everywhere = sw.partition(sorted_experts, *args, mesh=MESH, tactics=pins, seconds=0.2)
+    (note,) = [note for note in everywhere.record.notes if "sorted" in note]
+    assert "ragged_dot_general at test_ragged.py" in note and "jax.shard_map" in note
+    plan = sw.partition(sorted_on_each_device, *args, mesh=MESH, tactics=pins, seconds=0.2)
+    assert not plan.collectives and not any("sorted" in note for note in plan.record.notes)
+    got = plan.jit(sorted_on_each_device)(*plan.place(*args))
+    np.testing.assert_allclose(got, sorted_experts(*args), rtol=1e-5, atol=1e-5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -233,6 +234,24 @@ def test_a_mesh_that_is_not_the_plans(axes: Any, says: str) -> None:
     assert f"mesh={dict(axes)}" in error.value.facts["try"]
 
 
+@pytest.mark.parametrize(
+    "local",
+    [
+        mapped(jnp.sin, P("tp"), P("tp")),
+        mapped(jnp.sin, P(), P("tp")),
+        mapped(jnp.sin, P("data"), P("data"), axis_names={"tp"}),
+    ],
+    ids=["in_specs", "out_specs", "axis_names"],
+)
+def test_an_axis_that_the_mesh_does_not_have(local: Any) -> None:
+    """A shard_map without a mesh of its own: the axis, the mesh, the line, what to write."""
+    with pytest.raises(sw.ShardwrightError) as error:
+        sw.partition(local, jnp.ones(X), mesh=MESH)
+    assert error.value.what == "a shard_map names the axis 'tp', the mesh is data=4 x model=2"
+    assert "test_shard_map.py" in error.value.facts["at"]
+    assert error.value.facts["try"] == "partition(..., mesh={..., 'tp': n}), or axes of this mesh"
+
+
 def test_shapes_of_a_mesh_that_a_shard_map_excludes() -> None:
     """Of all shapes of 8 devices, a shard_map with a mesh of its own leaves one."""
     local = mapped(jnp.sin, GRID, GRID, mesh=own_mesh(("data", 4), ("model", 2)))
@@ -270,3 +289,55 @@ def test_attention_costs_what_it_costs_in_plain_jax(of: Any) -> None:
     assert not manual.collectives
     assert manual.cost.compute_s == pytest.approx(plain.cost.compute_s, rel=0.02)
     assert manual.cost.peak_bytes == pytest.approx(plain.cost.peak_bytes, rel=0.02)
+
+
+def send_rows(x: jax.Array, to: jax.Array) -> jax.Array:
+    """Rows go to other devices: as many as each says, into buffers with room for all rows."""
+    every, me = lax.all_gather(to, "data", tiled=True), lax.axis_index("data")  # [from, to]
+    mine, before = every[me], jnp.cumsum(every, 0) - every
+    buffer = jnp.zeros((4 * x.shape[0], x.shape[1]), x.dtype)
+    return lax.ragged_all_to_all(
+        x, buffer, jnp.cumsum(mine) - mine, mine, before[me], every[:, me], axis_name="data"
+    )
+
+
+def exchange(x: jax.Array, to: jax.Array) -> jax.Array:
+    return mapped(send_rows, (ROWS, ROWS), ROWS, check_vma=False)(x, to)
+
+
+def exchanged_and_multiplied(x: jax.Array, to: jax.Array, w: jax.Array, n: jax.Array) -> jax.Array:
+    def body(x: jax.Array, to: jax.Array, w: jax.Array, n: jax.Array) -> jax.Array:
+        return lax.ragged_dot(jnp.tanh(send_rows(x, to)), w, n)
+
+    return mapped(body, (ROWS, ROWS, P(), P()), ROWS, check_vma=False)(x, to, w, n)
+
+
+TO = jax.ShapeDtypeStruct((4, 4), jnp.int32)
+
+
+def test_a_ragged_all_to_all_is_priced_as_what_is_there_to_send() -> None:
+    """The TPU and GPU compilers know it (test_kernels_*.py), XLA:CPU does not."""
+    plan = sw.partition(exchange, jnp.ones(X), TO, mesh=MESH)
+    assert plan.record.opaque == {}
+    assert plan.ir().totals()["ragged-all-to-all", DATA].bytes == LOCAL
+    words = " ".join(plan.explain().split())
+    assert "rows go to the devices that need them" in words
+
+
+def test_a_grouped_dot_of_a_buffer_multiplies_the_rows_that_came() -> None:
+    """A quarter of the buffer is filled where every device gets as many rows as it sends."""
+    shapes = [((4, D, F), jnp.float32), ((4,), jnp.int32)]
+    w, n = (jax.ShapeDtypeStruct(*shape) for shape in shapes)
+    x = jax.ShapeDtypeStruct(X, jnp.float32)
+    plan = sw.partition(exchanged_and_multiplied, x, TO, w, n, mesh=MESH)
+    ops = plan._require("rules").program.ops
+    (dot,) = [op.rule for op in ops if op.name == "ragged_dot_general"]
+    assert dot.work * math.prod(dot.sizes) == 2 * (B // 4) * D * F  # of one device
+
+
+def test_a_broadcast_is_priced() -> None:
+    sent = mapped(lambda x: lax.pbroadcast(x, ("data",), 0), ROWS, ROWS, check_vma=False)
+    plan = sw.partition(sent, jnp.ones(X), mesh=MESH)
+    assert [(c.kind, c.axes, c.bytes) for c in plan.collectives] == [
+        ("collective-broadcast", DATA, LOCAL)
+    ]

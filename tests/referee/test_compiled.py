@@ -377,7 +377,7 @@ ENTRY %main (p: f32[8,4]) -> f32[32,4] {
             "collective-permute",
             128,
         ),
-        ("ragged-all-to-all", "f32[32,4]{1,0}", "%p, %q", "ragged-all-to-all", 512),
+        ("ragged-all-to-all", "f32[2,4]{1,0}", "%p, %q", "ragged-all-to-all", 32),
         ("collective-broadcast", "f32[8,4]{1,0}", "%p", "collective-broadcast", 128),
     ],
 )

@@ -213,13 +213,13 @@ def device(name: str | Device) -> Device:
     )
 
 
-def markdown_table(known: Mapping[str, Device] | None = None) -> str:
+def markdown_table() -> str:
     """The devices as a Markdown table, the one in docs/devices.md."""
     rows = [
         "| device | bf16 FLOP/s | memory bytes (usable) | memory bytes/s | links | beyond |",
         "|---|---|---|---|---|---|",
     ]
-    for hw in (devices() if known is None else known).values():
+    for hw in devices().values():
         if hw.topology == "torus":
             shape = "x".join(map(str, hw.torus))
             links = f"{hw.link_bytes_per_s:.2g} per link, {len(hw.torus)}-D torus up to {shape}"
@@ -252,6 +252,7 @@ def load_devices(path: str | Path) -> dict[str, Device]:
 
 
 def _read(path: Path, known: Mapping[str, Device]) -> dict[str, Device]:
+    """The devices of a file of tables; `known` are those that a table may be like."""
     found: dict[str, Device] = {}
     for name, table in tomllib.loads(path.read_text(encoding="utf-8")).items():
         if not isinstance(table, dict):

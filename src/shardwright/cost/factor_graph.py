@@ -32,7 +32,7 @@ from shardwright.spmd.sums import reduced_once
 from shardwright.spmd.weights import DeferredReduction, SharedTransfer, Weights
 
 Cell = int | bytes  # the address of a cell
-NOT_PRICED = -1
+NOT_PRICED = -1  # the row of a cell that nobody has looked at
 MOST_CELLS = 1 << 62  # of all tables that are addressed by numbers; a larger one is by bytes
 
 
@@ -222,18 +222,26 @@ class FactorGraph:
             cells += self._first
         else:
             cells = np.repeat(self._first[None], len(placements), 0)
-        wanted = cells.ravel().tolist()
-        rows = np.fromiter(map(self._row_of.__getitem__, wanted), np.int64, len(wanted))
-        rows = rows.reshape(cells.shape)
+        rows = self._known_rows(cells)
         for f in self._wide:
             scope = list(self.factors[f].scope)
             rows[:, f] = [self._row(_wide_cell(f, at), f, at) for at in placements[:, scope]]
-        for b, f in np.argwhere(rows == NOT_PRICED).tolist():
-            cell = int(cells[b, f])
-            row = self._row_of[cell]  # it may have been priced for another state just now
-            if row == NOT_PRICED:
-                row = self._row(cell, f, placements[b, list(self.factors[f].scope)])
-            rows[b, f] = row
+        missing = rows == NOT_PRICED
+        if missing.any():
+            states, factors = np.nonzero(missing)
+            fresh, first = np.unique(cells[missing], return_index=True)
+            new = zip(fresh.tolist(), states[first].tolist(), factors[first].tolist(), strict=True)
+            for cell, b, f in new:
+                self._row(cell, f, placements[b, list(self.factors[f].scope)])
+            rows[missing] = list(map(self._row_of.__getitem__, cells[missing].tolist()))
+        return rows
+
+    def _known_rows(self, cells: np.ndarray) -> np.ndarray:
+        """[B, F] the rows of cells; states that differ little from the first are soon done."""
+        find = self._row_of.__getitem__
+        rows = np.repeat(np.array([[find(cell) for cell in cells[0].tolist()]]), len(cells), 0)
+        other = np.flatnonzero(cells != cells[0])
+        rows.ravel()[other] = [find(cell) for cell in cells.ravel()[other].tolist()]
         return rows
 
     def cells(self, factor: int, placements: np.ndarray) -> list[Cell]:

@@ -45,6 +45,7 @@ class Hiding:
 
     @property
     def columns(self) -> int:
+        """How many columns there are: two for each phase."""
         return 2 * len(self.phases)
 
     def number(self, phase: int) -> int | None:

@@ -49,6 +49,8 @@ from shardwright.errors import ShardwrightError
 from shardwright.mesh import Mesh
 
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
+# Collectives without curves of their own, and whose they share.
+PRICED_AS = {"ragged-all-to-all": "all-to-all", "collective-broadcast": "all-gather"}
 CALIBRATED_MEMBERS = 8  # half_bandwidth_bytes is of a ring of 8, whose messages are 1/8 of it
 
 
@@ -60,6 +62,7 @@ class Curve(NamedTuple):
     s_per_root_byte: float
 
     def seconds(self, bytes: float) -> float:
+        """Seconds of one collective of this size."""
         return self.latency_s + self.s_per_byte * bytes + self.s_per_root_byte * math.sqrt(bytes)
 
 
@@ -137,7 +140,7 @@ class Network:
             self._check(*key)
             levels = self.levels(key[1])
             call_s = self.device.latency_s if any(lv.kind != "given" for lv in levels) else 0.0
-            self._curves[key] = _curve(kind, levels, call_s)
+            self._curves[key] = _curve(PRICED_AS.get(kind, kind), levels, call_s)
         return self._curves[key]
 
     def levels(self, axes: Sequence[str]) -> list[Level]:
@@ -224,7 +227,8 @@ class Network:
         return levels
 
     def _check(self, kind: str, axes: tuple[str, ...]) -> None:
-        if kind not in KINDS:
+        """Raises a ShardwrightError unless the mesh can have such a collective."""
+        if kind not in KINDS and kind not in PRICED_AS:
             raise ShardwrightError(f"unknown collective {kind!r}", try_=", ".join(KINDS))
         for name in axes:
             if name not in self.mesh.names:

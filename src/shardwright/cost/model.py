@@ -25,6 +25,7 @@ from shardwright.cost.schedule import breadth_first, program_order
 from shardwright.mesh import Mesh
 from shardwright.program.manual import find_shard_maps
 from shardwright.program.types import TOP
+from shardwright.rules.rule import HOST
 from shardwright.spmd.decisions import Decisions, Placement
 from shardwright.spmd.follow import Choice
 from shardwright.spmd.ir import Collective, Ir, Partitioned, build_ir, find_collectives
@@ -43,17 +44,19 @@ class Costs:
     compute_s: np.ndarray  # [B]
     link_s: np.ndarray  # [B]
     hidden_s: np.ndarray  # [B]
+    host_s: np.ndarray  # [B]
     peak_bytes: np.ndarray  # [B]
     overlap: float | None
 
     @property
     def step_s(self) -> np.ndarray:
-        return self.compute_s + (self.link_s - self.hidden_s)
+        """[B] seconds of a step."""
+        return np.maximum(self.compute_s + (self.link_s - self.hidden_s), self.host_s)
 
     def __getitem__(self, i: int) -> Cost:
         return Cost(
             compute_s=float(self.compute_s[i]), link_s=float(self.link_s[i]),
-            hidden_s=float(self.hidden_s[i]),
+            hidden_s=float(self.hidden_s[i]), host_s=float(self.host_s[i]),
             peak_bytes=int(self.peak_bytes[i]), overlap=self.overlap,
         )  # fmt: skip
 
@@ -103,6 +106,7 @@ class CostModel:
         self._temp_at = self.graph.temp_columns(self.points.temp_class)
         self._lasting_at = self.graph.temp_columns(self.lasting.ties, self.lasting.operands)
         self._live = np.ascontiguousarray(self.points.live.T)
+        self._host_s = self._host_copies()
         self.pins: dict[int, Placement] = {  # layout -> placement, whatever is decided
             i: layout.pinned for i, layout in enumerate(self.layouts.table)
             if layout.pinned is not None
@@ -118,6 +122,15 @@ class CostModel:
         np.add.at(per_layout, at, self.fusion.traffic * runs)
         return per_layout * stream_s(self.device, 1.0)
 
+    def _host_copies(self) -> np.ndarray:
+        """[layouts] seconds per byte that arrays are copied to the host's memory, or back."""
+        program, per_layout = self.analysis.program, np.zeros(len(self.layouts.table))
+        for op in program.ops if self.device.host_bytes_per_s else ():
+            if op.rule.unit == HOST:
+                copied = self.layouts.of_value[list(op.results)]
+                np.add.at(per_layout, copied, self.weights.region[op.region])
+        return per_layout / (self.device.host_bytes_per_s or 1.0)
+
     def evaluate(self, decisions: Sequence[Decisions]) -> Costs:
         """The costs of these decisions."""
         return self.costs(*self.place(decisions))
@@ -131,7 +144,8 @@ class CostModel:
             hidden = hidden_s(graph.column_sums(rows))
         else:
             hidden = self.overlap * np.minimum(compute_s, link_s)
-        return Costs(compute_s, link_s, hidden, peak, self.overlap)
+        host_s = local_bytes @ self._host_s
+        return Costs(compute_s, link_s, hidden, host_s, peak, self.overlap)
 
     def _point_bytes(self, rows: np.ndarray, local_bytes: np.ndarray) -> np.ndarray:
         """[B, points] the bytes that exist at each point: buffers, and copies that are moved."""

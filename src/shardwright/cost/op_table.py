@@ -104,6 +104,7 @@ class Payment(NamedTuple):
     phase: Phase
 
     def part(self, need: Placement) -> float:
+        """Times per step that it pays for this placement."""
         return next((part for known, part in self.parts if known == need), self.rest)
 
 

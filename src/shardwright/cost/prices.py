@@ -10,7 +10,7 @@ from shardwright.cost.devices import Device
 from shardwright.cost.links import Network
 from shardwright.cost.roofline import dot_s, stream_s, vector_s
 from shardwright.mesh import Mesh
-from shardwright.rules.rule import MATRIX, NOTHING, PASS, PERMUTE, REPLICATE
+from shardwright.rules.rule import HOST, MATRIX, NOTHING, PASS, PERMUTE, REPLICATE
 from shardwright.spmd.follow import Routes
 from shardwright.spmd.moves import ALL_REDUCE, REDUCE_SCATTER, SLICE, Move
 from shardwright.spmd.opclass import NO_ATOM, OpClass, Slot
@@ -99,10 +99,12 @@ class DevicePrices:
         points = 1
         for size in local:
             points *= size
+        if rule.unit == HOST:  # no work of the device's (Costs.host_s)
+            return 0.0
         if rule.fusible:
             return vector_s(device, rule.work * points) if rule.work else 0.0
         if rule.kernel is not None:
-            return device.op_overhead_s + self._kernel_s(op, points)
+            return device.op_overhead_s + self._kernel_s(op, local, points)
         count = len(op.operands)
         if rule.unit == MATRIX and count >= 2:
             return device.op_overhead_s + max(
@@ -148,18 +150,22 @@ class DevicePrices:
             copied[slot] = self.buffer_bytes(math.ceil(times * slot_bytes[slot]))
         return copied
 
-    def _kernel_s(self, op: OpClass, points: int) -> float:
+    def _kernel_s(self, op: OpClass, local: Sequence[int], points: int) -> float:
         """A kernel: its dots, its vector work and what it fetches run at the same time."""
         work, device = op.rule.kernel, self.device
         assert work is not None
-        local = points / math.prod(op.sizes)  # of its steps
+        share = points / math.prod(op.sizes)  # of its steps
+        if work.uneven is not None:  # all wait for the busiest device
+            atoms = zip(op.factors, op.sizes, local, strict=True)
+            parts = [size / part for f, size, part in atoms if f == work.uneven.factor]
+            share *= work.uneven.heaviest(round(math.prod(parts)))
         dots = sum(
-            dot_s(device, d.dtype, batch=math.ceil(d.times * local), m=d.m, n=d.n, k=d.k, kept=True)
+            dot_s(device, d.dtype, batch=math.ceil(d.times * share), m=d.m, n=d.n, k=d.k, kept=True)
             for d in work.dots
         )
         return max(
-            dots / device.matrix_sustained, vector_s(device, work.operations * local),
-            stream_s(device, work.fetched_bytes * local),
+            dots / device.matrix_sustained, vector_s(device, work.operations * share),
+            stream_s(device, work.fetched_bytes * share),
         )  # fmt: skip
 
     def _dot_s(self, op: OpClass, local: Sequence[int]) -> float:

@@ -13,6 +13,9 @@ from typing import NamedTuple
 from shardwright.lowering.specs import Spec, Way, format_way
 from shardwright.spmd.sums import Order
 
+# (axes, dim) of one reduce-scatter after the other.
+Scatters = tuple[tuple[tuple[str, ...], int], ...]
+
 
 @dataclass(frozen=True, slots=True)
 class Unreduced:
@@ -21,8 +24,7 @@ class Unreduced:
     axes: tuple[str, ...]
     sizes: tuple[int, ...]
     way: Way  # of the sum: as produced, ..., as stored
-    # (axes, dim) of one reduce-scatter after the other, from the first sharding to the second.
-    scatter: tuple[tuple[tuple[str, ...], int], ...] = ()
+    scatter: Scatters = ()  # from the first sharding to the second
 
     @property
     def spec(self) -> Spec:
@@ -137,12 +139,13 @@ class OnShards:
     """The op on each device's shards, in a shard_map."""
 
     operands: tuple[Spec, ...]
-    results: tuple[Spec, ...]
+    results: tuple[Spec, ...]  # before sums are scattered
     sums: tuple[tuple[str, ...], ...] = ()  # the axes of one reduction after the other
+    scatter: tuple[Scatters, ...] = ()  # [results] sums of which each device keeps a shard
 
     def __str__(self) -> str:
         total = "".join(f", sum over {'+'.join(axes)}" for axes in self.sums)
-        return f"compute in shard_map{total}"
+        return f"compute in shard_map{total}{', scattered' if any(self.scatter) else ''}"
 
 
 class Halo(NamedTuple):

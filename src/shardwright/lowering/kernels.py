@@ -7,9 +7,14 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+
 from shardwright import _jax
 from shardwright.errors import ShardwrightError
-from shardwright.rules.grid import KernelGrid, kernel_grid
+from shardwright.lowering.specs import Spec
+from shardwright.rules.grid import KernelGrid
+from shardwright.rules.pallas import known_grid
 
 
 def kernel_on_shards(
@@ -17,7 +22,8 @@ def kernel_on_shards(
 ) -> dict[str, Any]:
     """The parameters of a pallas_call that runs the steps of these shards."""
     params = eqn.params
-    mapping, grid = params["grid_mapping"], kernel_grid(params)
+    kernel, grid = known_grid(params)
+    mapping = params["grid_mapping"]
     shapes = [*(shard.shape for shard in shards), *results]
     _check(eqn, grid, shapes)
     shapes = shapes[grid.index_operands :]
@@ -37,12 +43,41 @@ def kernel_on_shards(
             a.update(shape=shape) for a, shape in zip(params["out_avals"], results, strict=True)
         ),
     }
+    if kernel and kernel.adds and grid.rows is not None:
+        axis, steps = grid.own.index(grid.rows), grid.sizes[grid.rows]
+        changes["jaxpr"] = _jax.with_last_step(params["jaxpr"], axis, steps, sizes[grid.rows])
     if params.get("cost_estimate") is not None:  # the compiler schedules by it
         here = prod(sizes) / prod(grid.sizes)
         fields = dataclasses.asdict(params["cost_estimate"])
         less = {name: int(value * here) for name, value in fields.items()}
         changes["cost_estimate"] = dataclasses.replace(params["cost_estimate"], **less)
     return changes
+
+
+def prefetched_rows_first(eqn: Any, shards: Sequence[Any], specs: Sequence[Spec]) -> list[Any]:
+    """The shards, with the rows of prefetched arrays that the steps here read in front.
+
+    Their shapes stay: the kernel was traced for them. Where the rows are split that are added up,
+    the first array holds numbers of blocks of them, which are counted from the first one here.
+    """
+    kernel, grid = known_grid(eqn.params)
+    count = grid.index_operands
+    several = zip(grid.blocks, shards[count:], specs[count:], strict=False)
+    found = [
+        (spec[d], shard.shape[d] // block.size) for blocks, shard, spec in several
+        for d, block in enumerate(blocks) if block.grid == grid.rows is not None
+    ]  # fmt: skip
+    if kernel is None or not found or not found[0][0]:
+        return list(shards)
+    axes, here = found[0]
+    first = jax.lax.axis_index(axes) * here
+    prefetched = [jnp.roll(a, -first, axis=1) for a in shards[:count]]
+    if kernel.adds:
+        numbers = prefetched[0]
+        prefetched[0] = jnp.clip(numbers.astype(jnp.int32) - first, 0, here - 1).astype(
+            numbers.dtype
+        )
+    return [*prefetched, *shards[count:]]
 
 
 def _check(eqn: Any, grid: KernelGrid, shapes: Sequence[tuple[int, ...]]) -> None:

@@ -12,14 +12,15 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from shardwright import _jax
 from shardwright.lowering import actions as do
-from shardwright.lowering.actions import Action, Unreduced
+from shardwright.lowering.actions import Action, Scatters, Unreduced
 from shardwright.lowering.convolution import convolve
-from shardwright.lowering.kernels import kernel_on_shards
+from shardwright.lowering.kernels import kernel_on_shards, prefetched_rows_first
 from shardwright.lowering.movement import Mover
 from shardwright.lowering.partial import add_up, in_first_part, over_leading, split_dims
 from shardwright.lowering.ragged import multiply
 from shardwright.lowering.shards import on_shards, shard_shape
 from shardwright.lowering.slots import Recipe, Slot, all_invariant
+from shardwright.lowering.specs import Spec
 from shardwright.lowering.workarounds import clamped_starts, scattered, sliced
 
 
@@ -34,6 +35,7 @@ class Site:
 
     @property
     def arrays(self) -> list[Any]:
+        """The operands as arrays."""
         return [s.array for s in self.operands]
 
 
@@ -99,24 +101,47 @@ def _pick_entries(action: do.PickEntries, site: Site, mover: Mover) -> None:
 
 
 def _on_shards(action: do.OnShards, site: Site, mover: Mover) -> None:
+    """Computes an op on the shards of each device, under shard_map."""
     shapes = [
         shard_shape(v.aval.shape, spec, mover.mesh)
         for v, spec in zip(site.eqn.outvars, action.results, strict=True)
     ]
 
+    scatter = action.scatter or ((),) * len(action.results)
+
     def local(*shards: Any) -> list[Any]:
-        kernel = site.eqn.primitive.name == "pallas_call"
-        changes = kernel_on_shards(site.eqn, shards, shapes) if kernel else {}
         if _jax.library_call(site.eqn):
             results = [_jax.call_library(site.eqn.params, shards)]
+        elif site.eqn.primitive.name == "pallas_call":
+            changes = kernel_on_shards(site.eqn, shards, shapes)
+            here = prefetched_rows_first(site.eqn, shards, action.operands)
+            results = _jax.bind(site.eqn, here, **changes)
         else:
-            results = _jax.bind(site.eqn, list(shards), **changes)
-        for axes in action.sums:
-            results = jax.lax.psum(results, axes)
-        return results
+            results = _jax.bind(site.eqn, list(shards))
+        return [_summed(a, action.sums, s) for a, s in zip(results, scatter, strict=True)]
 
-    whole = on_shards(local, mover.mesh, action.operands, list(action.results))
+    made = [_after(spec, s) for spec, s in zip(action.results, scatter, strict=True)]
+    whole = on_shards(local, mover.mesh, action.operands, made)
     site.results = [Slot(a) for a in whole(*site.arrays)]
+
+
+def _summed(term: Any, sums: Sequence[tuple[str, ...]], scatter: Scatters) -> Any:
+    """The sum of the terms of all devices over these axes; its shard where it is scattered."""
+    for axes, dim in scatter:
+        term = scattered(term, axes, dim)
+    done = {axis for axes, _ in scatter for axis in axes}
+    for axes in sums:
+        left = tuple(axis for axis in axes if axis not in done)
+        term = jax.lax.psum(term, left) if left else term
+    return term
+
+
+def _after(spec: Spec, scatter: Scatters) -> Spec:
+    """The sharding of a sum that was produced so, once it is scattered."""
+    made = list(spec)
+    for axes, dim in scatter:
+        made[dim] += axes
+    return tuple(made)
 
 
 def _convolve(action: do.Convolve, site: Site, mover: Mover) -> None:
@@ -128,6 +153,7 @@ def _ragged_dot(action: do.RaggedDot, site: Site, mover: Mover) -> None:
 
 
 def _partial_sums(action: do.PartialSums, site: Site, mover: Mover) -> None:
+    """Computes the partial sums of each device, along new leading dims."""
     sizes, axes = action.result.sizes, action.result.axes
     arrays = [
         split_dims(a, sizes, dims, _lead_leading(axes, dims, mover.mesh))
@@ -169,6 +195,7 @@ def _lead_leading(
 
 
 def _reduce(action: do.Reduce, site: Site, mover: Mover) -> None:
+    """Adds up partial sums, and stores the sum."""
     ((array, _, unreduced, *_),) = site.results
     assert unreduced is not None
     merged = array.reshape(-1, *array.shape[len(unreduced.axes) :])
@@ -184,18 +211,11 @@ def _reduce(action: do.Reduce, site: Site, mover: Mover) -> None:
 def _scatter(merged: Any, unreduced: Unreduced, mesh: Any) -> Any:
     """The sum over the leading dim, each device keeping its part of other dims."""
     produced, scatter = unreduced.way[0], unreduced.scatter
-    made = list(produced)
-    for axes, dim in scatter:
-        made[dim] += axes
-    others = tuple(a for a in unreduced.axes if all(a not in axes for axes, _ in scatter))
 
     def local(part: Any) -> Any:
-        part = part[0]
-        for axes, dim in scatter:
-            part = scattered(part, axes, dim)
-        return jax.lax.psum(part, others) if others else part
+        return _summed(part[0], [unreduced.axes], scatter)
 
-    return on_shards(local, mesh, [(unreduced.axes, *produced)], tuple(made))(merged)
+    return on_shards(local, mesh, [(unreduced.axes, *produced)], _after(produced, scatter))(merged)
 
 
 def _store(action: do.Store, site: Site, mover: Mover) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from shardwright.lowering.actions import PartialSums, Unreduced
+from shardwright.lowering.actions import PartialSums, Scatters, Unreduced
 from shardwright.lowering.specs import Way
 from shardwright.program.types import LITERAL, Op
 from shardwright.spmd.follow import Choice
@@ -47,7 +47,8 @@ def partial_sums(given: Partitioned, op: Op, way: Way, deferred: Deferred) -> Pa
     op_class, choice = given.classes.table[c], given.choices[c]
     if not choice.partial or not op_class.at_once:
         return None
-    scatter = _scatter(given, op_class, choice)
+    several = len(choice.partial) > 1  # over one axis a compiler scatters by itself
+    scatter = scatters(given, op_class, choice, 0) if several else ()
     atoms = {choice.claims[a] for a in choice.partial}
     if not (op.results[0] in deferred.values or len(atoms) > 1 or scatter):
         return None
@@ -66,17 +67,10 @@ def partial_sums(given: Partitioned, op: Op, way: Way, deferred: Deferred) -> Pa
     return PartialSums(Unreduced(names, sizes, way, scatter), tuple(dims), adds_entries(op.rule))
 
 
-def _scatter(
-    given: Partitioned, op_class: OpClass, choice: Choice
-) -> tuple[tuple[tuple[str, ...], int], ...]:
-    """(axes, dim) of the reduce-scatters of a sum over several axes, as `Unreduced` has them.
-
-    Compilers turn an all-reduce over one axis and a slice into a reduce-scatter by themselves.
-    """
-    if len(choice.partial) < 2:
-        return ()
-    atoms, found = op_class.results[0].layout.atoms, []
-    for m in choice.result_moves[0]:
+def scatters(given: Partitioned, op_class: OpClass, choice: Choice, result: int) -> Scatters:
+    """(axes, dim) of the reduce-scatters of a result's sums, as `Unreduced` has them."""
+    atoms, found = op_class.results[result].layout.atoms, []
+    for m in choice.result_moves[result]:
         if m.kind == REDUCE_SCATTER:
             on = [atoms[m.after[a]] for a in m.axes]
             axes = sorted(zip([atom.place for atom in on], m.axes, strict=True))

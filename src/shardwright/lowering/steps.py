@@ -11,7 +11,7 @@ from shardwright.lowering import actions as do
 from shardwright.lowering.actions import Action, Actions
 from shardwright.lowering.convolution import convolution
 from shardwright.lowering.ragged import GROUPED, ragged_dot
-from shardwright.lowering.reductions import Deferred, find_deferred, partial_sums
+from shardwright.lowering.reductions import Deferred, find_deferred, partial_sums, scatters
 from shardwright.lowering.shards import partial_axes
 from shardwright.lowering.specs import Shardings, Spec, Way
 from shardwright.lowering.workarounds import WORKAROUNDS, picked_dims, takes_one_by_stride
@@ -106,6 +106,9 @@ def _actions(given: _Given, op: Op) -> Iterator[Action]:
         computing = _pass_sums(op) if unreduced else _compute(given, op, ways)
         unreduced = unreduced or isinstance(computing, do.PartialSums)
         yield computing
+        if isinstance(computing, do.OnShards) and computing.scatter:
+            rows = zip(ways, computing.scatter, strict=True)
+            ways = [way[1:] if scattered else way for way, scattered in rows]
     if not unreduced:
         yield from (do.Store(i, way) for i, way in enumerate(ways))
     elif op.results[0] not in given.deferred.values:
@@ -169,8 +172,13 @@ def _compute(given: _Given, op: Op, ways: list[Way]) -> Action:
     split = any(c != REPLICATED for c in given.choice(op).claims)
     if split and (op.name == "pallas_call" or op.rule.kernel):  # compilers cannot split it
         names = tuple(name for name, _ in given.partitioned.axes)
-        sums = partial_axes(given.choice(op), names)
-        return do.OnShards(_reads(given, op), tuple(way[0] for way in ways), sums)
+        choice = given.choice(op)
+        op_class = given.partitioned.classes.table[given.classes[op.index]]
+        scatter = tuple(
+            scatters(given.partitioned, op_class, choice, n) for n in range(len(op.results))
+        )
+        produced = tuple(way[0] for way in ways)
+        return do.OnShards(_reads(given, op), produced, partial_axes(choice, names), scatter)
     if op.name in GROUPED:  # no compiler knows where a group begins
         return ragged_dot(given.partitioned, op) or do.Compute()
     if op.name in WORKAROUNDS["entry held alone"].primitives:

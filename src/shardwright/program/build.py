@@ -10,6 +10,7 @@ import jax
 from shardwright import _jax
 from shardwright.errors import ShardwrightError
 from shardwright.program.arguments import Signature
+from shardwright.program.buffers import price_filled_rows
 from shardwright.program.dead import drop_dead
 from shardwright.program.interpret import (
     CUSTOM,
@@ -66,6 +67,7 @@ def build(closed: Any, signature: Signature) -> Program:
         top.outputs, signature.output.paths, frozenset(), {}, {}, builder.pins, signature,
     )  # fmt: skip
     drop_dead(program)
+    price_filled_rows(program)
     program.pins += shard_map_pins(program)
     program.donated = frozenset(
         i for i, gone in zip(program.inputs, signature.donated, strict=True) if gone
@@ -148,6 +150,7 @@ class Builder:
         self, key: Key, name: str, operands: Sequence[int], results: Sequence[int], rule: Rule,
         eqn: Any, place: Place, **more: Any,
     ) -> int:  # fmt: skip
+        """The index of a new op in the current region."""
         index = len(self.ops)
         self.ops.append(
             Op(

@@ -103,6 +103,15 @@ def trace_jaxpr(fn: Callable[..., Any], signature: Signature, leaves: Sequence[A
             try_ += ", or with mesh=... of partition(), check() or analyze()"
     if type(failed).__name__ == "TraceContextError":  # of flax: a module that is no argument
         try_ = "pass the module it changes as an argument"
+    axis = _jax.unknown_axis(failed)
+    planned = signature.planned if signature.mesh.empty else signature.mesh
+    if axis is not None and planned is not None and axis not in planned.axis_names:
+        sizes = " x ".join(f"{name}={size}" for name, size in planned.shape.items())
+        raise ShardwrightError(
+            f"a shard_map names the axis {axis!r}, the mesh is {sizes}",
+            at=_user_line(failed),
+            try_=f"partition(..., mesh={{..., {axis!r}: n}}), or axes of this mesh",
+        ) from failed
     if isinstance(failed, jax.errors.UnexpectedTracerError):
         raise foreign_value(signature.name, _user_line(failed)) from failed
     raise ShardwrightError(

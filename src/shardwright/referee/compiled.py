@@ -175,12 +175,18 @@ def _kind(row: Instruction) -> str | None:
 
 
 def _collective_bytes(computation: Computation, row: Instruction) -> int:
-    """The larger side of a collective on one device; 0 for any other instruction."""
+    """The larger side of a collective on one device; 0 for any other instruction.
+
+    Of a ragged all-to-all the smaller: the other is a buffer with room for the worst case.
+    """
     kind = _kind(row)
     if kind is None:
         return 0
     rows = [computation.instructions.get(name) for name in row.operands]
-    operand = sum(size_bytes(source.type) for source in rows if source is not None)
+    sizes = [size_bytes(source.type) for source in rows if source is not None]
+    if kind == "ragged-all-to-all":  # rows, buffer, offsets and sizes
+        return max(min(sizes[:2]), 1)
+    operand = sum(sizes)
     result = row.type
     if row.opcode.endswith("-start") and kind != "all-reduce":
         members = elements(row.type)  # (operands, results, context...)

@@ -48,6 +48,29 @@ def _all_to_all(op: OpShape) -> Rule:
     return _resized(op, "all-to-all", slot=0)
 
 
+@register("ragged_all_to_all")
+def _ragged_all_to_all(op: OpShape) -> Rule:
+    """Rows [rows, ...] into a buffer; as many as the smaller of the two holds are priced as sent.
+
+    How many are sent is data. The larger of the two has room for the worst case.
+    """
+    rows, buffer, *numbers = (op.dims(n) for n in range(len(op.operands)))
+    whole = [label for dims in (rows, buffer, *numbers) for label in dims]
+    slot = 0 if op.operands[0].shape[0] <= op.results[0].shape[0] else -1
+    sent = Collective("ragged-all-to-all", _axes(op.params["axis_name"]), slot)
+    return einsum(
+        op, [rows, buffer, *numbers], [buffer], replicate=whole, unit=NOTHING, work=0.0,
+        collectives=[sent],
+    )  # fmt: skip
+
+
+@register("pbroadcast")
+def _pbroadcast(op: OpShape) -> Rule:
+    dims = op.dims(0)
+    sent = Collective("collective-broadcast", _axes(op.params["axis_name"]), 0)
+    return einsum(op, [dims], [dims], unit=NOTHING, work=0.0, collectives=[sent])
+
+
 def _resized(op: OpShape, kind: str, *, slot: int) -> Rule:
     """A collective that cuts or joins a dim.
 

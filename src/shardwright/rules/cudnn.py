@@ -40,7 +40,11 @@ def _attention_dims(op: OpShape) -> list[list[Any]]:
 
 @register("dot_product_attention_fwd_wrapper", "dot_product_attention_bwd_wrapper")
 def _attention(op: OpShape) -> Rule:
-    """Batch and heads split, as cuDNN's own partitioner has it; sequence and width stay whole."""
+    """Batch and heads split, as cuDNN's own partitioner has it; keys and width stay whole.
+
+    So do queries, unless no mask asks where in the sequence they are. Backward they stay whole:
+    some results are sums over them, others are not.
+    """
     dims = _attention_dims(op)
     q, k, v, bias = dims[:4]
     if op.operands[8].shape != (0,):  # keys in pages, which every sequence may read
@@ -51,6 +55,8 @@ def _attention(op: OpShape) -> Rule:
     whole: set[Any] = {"t", "s", "h", "v", "group"} | {d for dim in dims[6:] for d in dim} - {"b"}
     forward = op.name == "dot_product_attention_fwd_wrapper"
     if forward:
+        if _sees_all_keys(op):
+            whole.remove("t")
         operands, results = dims, [out, statistics][: len(op.results)]
     else:
         operands, results = [*dims, statistics, out, out], [q, k, v, bias][: len(op.results)]
@@ -64,6 +70,12 @@ def _attention(op: OpShape) -> Rule:
     rule = einsum(op, operands, results, replicate=whole, sizes=sizes, unit=MATRIX)
     work = _attention_work(op, forward)
     return replace(with_work(rule, work.flops), kernel=work)
+
+
+def _sees_all_keys(op: OpShape) -> bool:
+    """Whether every query does, and nothing is drawn at random by position."""
+    plain = getattr(op.params["mask_type"], "name", "") == "NO_MASK"
+    return plain and not op.params["sliding_window_length"] and not op.params["dropout_rate"]
 
 
 def _head_sizes(op: OpShape, q: list[Any]) -> dict[Any, int]:

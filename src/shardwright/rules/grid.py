@@ -36,6 +36,7 @@ class KernelGrid(NamedTuple):
     parallel: frozenset[int]  # grid dims along which steps hand each other nothing in scratch
     own: tuple[int, ...]  # the grid dims that its author wrote; vmap adds others
     work: Work
+    rows: int | None = None  # the grid dim whose steps read their own row of what is prefetched
 
 
 def kernel_grid(params: Mapping[str, Any]) -> KernelGrid:

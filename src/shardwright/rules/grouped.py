@@ -16,6 +16,8 @@ from shardwright.rules.precision import precision_of
 from shardwright.rules.registry import LIBRARY_RULES, register
 from shardwright.rules.rule import MATRIX, OpShape, Rule, einsum, with_work
 
+GROUPED_DOTS = ("ragged_dot_general", "megablox_gmm", "megablox_tgmm")
+
 
 @register("ragged_dot_general")
 def _ragged_dot_general(op: OpShape) -> Rule:

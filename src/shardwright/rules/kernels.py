@@ -26,6 +26,10 @@ class Kernel(NamedTuple):
     independent: tuple[int, ...]
     share: Share  # of the steps that compute; the others are masked out and fetch nothing
     splits: str  # for the docs
+    # The grid dim, as the author numbers it, whose steps each read one row (dim 1) of the arrays
+    # that are prefetched, and nothing else that says where they are.
+    rows: int | None = None
+    adds: bool = False  # results are sums over those rows, written in the last step
 
 
 def _causal_blocks(op: OpShape, grid: KernelGrid) -> float:
@@ -55,12 +59,14 @@ KERNELS: dict[str, Kernel] = {
     "_flash_attention_kernel": Kernel(_FLASH, (), _causal_blocks, _HEADS),
     "_flash_attention_dkv_kernel": Kernel(f"{_FLASH}, dk dv", (), _causal_blocks, _HEADS),
     "_flash_attention_dq_kernel": Kernel(f"{_FLASH}, dq", (), _causal_blocks, _HEADS),
-    "splash_mha_fwd": Kernel(_SPLASH, (0,), _unmasked_blocks, _GROUPED),
-    "splash_mha_dkv": Kernel(f"{_SPLASH}, dk dv", (1,), _unmasked_blocks, _GROUPED),
-    "splash_mha_dq": Kernel(f"{_SPLASH}, dq", (0,), _unmasked_blocks, _GROUPED),
-    "splash_mqa_fwd": Kernel(f"{_SPLASH}, one k/v head", (0,), _unmasked_blocks, _SHARED),
-    "splash_mqa_dkv": Kernel(f"{_SPLASH}, one k/v head, dk dv", (), _unmasked_blocks, _SHARED),
-    "splash_mqa_dq": Kernel(f"{_SPLASH}, one k/v head, dq", (0,), _unmasked_blocks, _SHARED),
+    "splash_mha_fwd": Kernel(_SPLASH, (0,), _unmasked_blocks, _GROUPED, 1),
+    "splash_mha_dkv": Kernel(f"{_SPLASH}, dk dv", (1,), _unmasked_blocks, _GROUPED, 2, True),
+    "splash_mha_dq": Kernel(f"{_SPLASH}, dq", (0,), _unmasked_blocks, _GROUPED, 1),
+    "splash_mqa_fwd": Kernel(f"{_SPLASH}, one k/v head", (0,), _unmasked_blocks, _SHARED, 1),
+    "splash_mqa_dkv": Kernel(
+        f"{_SPLASH}, one k/v head, dk dv", (), _unmasked_blocks, _SHARED, 2, True
+    ),
+    "splash_mqa_dq": Kernel(f"{_SPLASH}, one k/v head, dq", (0,), _unmasked_blocks, _SHARED, 1),
 }
 
 

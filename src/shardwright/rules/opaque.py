@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 _BY_REASON: dict[str, str] = {
-    "collective of a shard_map body in two halves, ragged or of unreduced types; not priced": """
+    "collective of a shard_map body in two halves or of unreduced types; not priced": """
         all_gather_done all_gather_reduced all_gather_reduced_start all_gather_start
-        all_to_all_done all_to_all_start pbroadcast pbroadcast_done pbroadcast_start ppermute_done
+        all_to_all_done all_to_all_start pbroadcast_done pbroadcast_start ppermute_done
         ppermute_start precv preduced psend psum_done psum_invariant_start psum_start
-        ragged_all_to_all reduce_scatter_done reduce_scatter_start reduced_vary_cast_p
+        reduce_scatter_done reduce_scatter_start reduced_vary_cast_p
         unreduced_psum unreduced_psum_start unreduced_reduce_scatter
         unreduced_reduce_scatter_start vary_unreduced_cast_p""",
     "an array of one process and of all: where it is, is not ours to change": """

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from shardwright import _jax
 from shardwright.rules.grid import Block, KernelGrid, kernel_grid
 from shardwright.rules.kernels import Kernel, known_kernel
 from shardwright.rules.registry import register
-from shardwright.rules.rule import MATRIX, VECTOR, OpShape, Rule, einsum, opaque_rule, with_work
+from shardwright.rules.rule import (
+    MATRIX,
+    VECTOR,
+    OpShape,
+    Rule,
+    Uneven,
+    einsum,
+    opaque_rule,
+    with_work,
+)
 
 
 @register("pallas_call")
@@ -19,8 +31,7 @@ def _pallas_call(op: OpShape) -> Rule:
     Unless the kernel asks where in that dim it is, block indices are computed from it, or steps may
     hand something to each other in scratch memory. Blocks are never cut, nor steps that share one.
     """
-    grid = kernel_grid(op.params)  # ValueError: it cannot be read, and the op is opaque
-    kernel = known_kernel(_jax.kernel_name(op.params))
+    kernel, grid = known_grid(op.params)  # ValueError: it cannot be read, and the op is opaque
     free = splittable(grid, kernel, len(op.results))
     if not free:
         return replace(opaque_rule(op, _why_whole(grid, len(op.results))), kernel=grid.work)
@@ -42,12 +53,55 @@ def _pallas_call(op: OpShape) -> Rule:
     whole |= {("grid", g) for g in range(len(grid.sizes)) if g not in free}
     whole |= {("group", g) for g in range(len(grid.sizes))}
     count = len(op.operands)
+    added = [("grid", grid.rows)] if kernel and kernel.adds else []
     rule = einsum(
-        op, slots[:count], slots[count:], replicate=whole, sizes=sizes,
+        op, slots[:count], slots[count:], replicate=whole, sizes=sizes, reduce=added,
         unit=MATRIX if grid.work.dots else VECTOR,
     )  # fmt: skip
     work = grid.work.share(kernel.share(op, grid) if kernel else 1.0)
+    if kernel and grid.rows in free:
+        work = work._replace(uneven=_uneven(op, grid, rule))
     return replace(with_work(rule, work.flops), kernel=work)
+
+
+def known_grid(params: Mapping[str, Any]) -> tuple[Kernel | None, KernelGrid]:
+    """The row of a kernel in the table, and its grid with what that row adds.
+
+    Dims whose blocks are found by prefetched rows step along the grid dim of those rows.
+    """
+    grid, kernel = kernel_grid(params), known_kernel(_jax.kernel_name(params))
+    if kernel is None or kernel.rows is None:
+        return kernel, grid
+    rows = grid.own[kernel.rows]
+    steps, mapping = grid.sizes[rows], params["grid_mapping"]
+    types = [b.array_aval for b in mapping.block_mappings]
+    if kernel.adds:
+        blocks = tuple(
+            tuple(
+                Block(b.size, rows) if b.grid is None and 1 < b.size == n / steps else b
+                for b, n in zip(row, type_.shape, strict=True)
+            )
+            for row, type_ in zip(grid.blocks, types, strict=True)
+        )
+        results = blocks[len(blocks) - len(params["out_avals"]) :]
+        added = blocks != grid.blocks and all(b.grid != rows for row in results for b in row)
+        if not added or not _jax.asks_for_last_step(params["jaxpr"], kernel.rows, steps):
+            return kernel, grid
+        grid = grid._replace(blocks=blocks)
+    return kernel, grid._replace(rows=rows)
+
+
+def _uneven(op: OpShape, grid: KernelGrid, rule: Rule) -> Uneven | None:
+    """How much of the work is in each prefetched row, if the mask is known while tracing."""
+    mask = op.constants.get(1)
+    if mask is None:
+        return None
+    factor = next(
+        dim[0] for dims, row in zip(rule.operands[grid.index_operands :], grid.blocks, strict=False)
+        for dim, block in zip(dims, row, strict=True) if block.grid == grid.rows
+    )  # fmt: skip
+    each = np.mean(np.asarray(mask) != 0, axis=(0, 2))
+    return Uneven(factor, tuple((each / each.mean()).tolist()))
 
 
 def _steps(block: Block) -> list[Any]:
@@ -80,6 +134,8 @@ def splittable(grid: KernelGrid, kernel: Kernel | None, results: int) -> set[int
     known = {grid.own[d] for d in kernel.independent} if kernel else set()
     common = _in_every_result(grid, results)
     return {
-        g for g, size in enumerate(grid.sizes) if size > 1 and g not in grid.decides
-        and (g in known or (g in common and g not in grid.asked and g in grid.parallel))
+        g for g, size in enumerate(grid.sizes) if size > 1 and (
+            g == grid.rows or (g not in grid.decides
+            and (g in known or (g in common and g not in grid.asked and g in grid.parallel)))
+        )
     }  # fmt: skip

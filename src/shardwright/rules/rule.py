@@ -26,6 +26,7 @@ REDUCTIONS = ("add", "max", "min", "mul", "and", "or", "argmax", "argmin")
 MATRIX = "matrix"  # dots and convolutions
 VECTOR = "vector"  # everything that computes
 NOTHING = "nothing"  # views and moves
+HOST = "host"  # copies between the memories of device and host, beside everything else
 
 Dim = tuple[int, ...]  # factors, major to minor
 Label = Hashable  # what a rule author calls a factor
@@ -33,10 +34,11 @@ DimLabel = Label | list[Label] | None  # a list: a compound dim
 
 
 class TensorShape(NamedTuple):
-    """Shape and dtype of one operand or result."""
+    """Shape and dtype of one operand or result, and whether it is in the host's memory."""
 
     shape: tuple[int, ...]
     dtype: Any
+    host: bool = False
 
 
 class OpShape(NamedTuple):
@@ -94,6 +96,19 @@ class Dot(NamedTuple):
     dtype: str
 
 
+class Uneven(NamedTuple):
+    """Work that is not the same in all entries of a factor: a causal mask."""
+
+    factor: int
+    weights: tuple[float, ...]  # of each entry, 1 on average
+
+    def heaviest(self, parts: int) -> float:
+        """The work of the busiest of so many parts, one after the other; 1: as all others."""
+        size = -(-len(self.weights) // parts)
+        starts = range(0, len(self.weights), size)
+        return max(sum(self.weights[at : at + size]) for at in starts) / size
+
+
 class Work(NamedTuple):
     """What a kernel does on the chip, all steps together."""
 
@@ -102,6 +117,7 @@ class Work(NamedTuple):
     fetched_bytes: float  # of blocks, from and to memory
     # Of those the ones whose block index is computed: a step that is masked out fetches none.
     chosen_bytes: float = 0.0
+    uneven: Uneven | None = None
 
     @property
     def flops(self) -> float:

@@ -26,7 +26,7 @@ class Slot(NamedTuple):
     needed: dict[Placement, Placement]  # claims of the op -> placement of the slot, as they occur
 
 
-NO_ATOM = -1
+NO_ATOM = -1  # where an op takes a dim apart in another way than its atoms
 
 
 class OpClass:
@@ -52,11 +52,12 @@ class OpClass:
         # [op atoms] whether an axis may split it unevenly: compilers pad dots, sums and elementwise
         # ops, not ops that work along a dim (sorts, windows).
         along = rule.unit != NOTHING and not {PERMUTE, REPLICATE}.isdisjoint(rule.kinds)
+        shared = {k for slot in (*operands, *results) for k in _in_shared_dims(slot)}
         self.pads = tuple(
             kind not in (PERMUTE, REPLICATE)
             and factors[k] not in rule.even
             and not along
-            and not any(_shares_dim(slot, k) for slot in (*operands, *results))
+            and k not in shared
             for k, kind in enumerate(kinds)
         )
         # Atoms that an axis may split while the op runs, instead of a permutation atom: an
@@ -131,10 +132,10 @@ def updates_stack(program: Program, op: Op) -> bool:
     )  # fmt: skip
 
 
-def _shares_dim(slot: Slot, op_atom: int) -> bool:
-    """Whether an atom shares its dim of this slot with other atoms."""
+def _in_shared_dims(slot: Slot) -> list[int]:
+    """The op atoms that share their dim of this slot with other atoms."""
     dims = [a.dim for a in slot.layout.atoms]
-    return any(k == op_atom and dims.count(d) > 1 for k, d in zip(slot.to_op, dims, strict=True))
+    return [k for k, d in zip(slot.to_op, dims, strict=True) if dims.count(d) > 1]
 
 
 class OpClasses(NamedTuple):
@@ -144,7 +145,7 @@ class OpClasses(NamedTuple):
     of_op: np.ndarray  # [ops] class index or NO_CLASS
 
 
-NO_CLASS = -1
+NO_CLASS = -1  # of loops and branches themselves; of a literal operand
 
 
 def fold_ops(analysis: Analysis, layouts: Layouts, trips: Mapping[int, int]) -> OpClasses:
