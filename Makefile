@@ -26,8 +26,10 @@ $(VENV)/.demo: $(VENV)/.base pyproject.toml
 	$(PIP) -e '.[zoo]'
 	@touch $@
 
+# pip would compile all modules on one core; those of a package's own tests may not compile.
 $(VENV)/.dev: $(VENV)/.base pyproject.toml constraints.txt
-	$(PIP) -c constraints.txt -e '.[zoo,dev]'
+	$(PIP) --no-compile -c constraints.txt -e '.[zoo,dev]'
+	-@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib
 	@touch $@ $(VENV)/.demo
 
 $(VENV)/.referee: $(VENV)/.dev

@@ -1,14 +1,16 @@
-"""Memory of one process that makes many plans: python -m benchmarks.many_plans [COUNT]
+"""Memory of one process that makes many plans: python -m benchmarks.many_plans [COUNT] [--jax]
 
 Every plan is of another function and other shapes, so that nothing is looked up. What JAX keeps of
 functions it has traced is dropped by `jax.clear_caches()`, as a long-running service would; what is
-left must not grow.
+left must not grow. `--jax` only traces, without Shardwright: what JAX keeps after all (the types
+that its own `matmul`, `mean` and others were called with, `_seen_qdds` in jax/_src/pjit.py).
 """
 
 from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +22,42 @@ import shardwright as sw
 EVERY = 100  # plans between two looks
 
 
-def plan(number: int) -> sw.Plan:
-    """The plan of a small train step that was not planned before."""
+def function(number: int) -> tuple[Any, list[Any]]:
+    """(a small train step, its argument types), like no other number's."""
 
     def step(w: Any, x: Any) -> Any:
         return w - 0.1 * jax.grad(lambda w: jnp.mean(jnp.tanh(x @ w) ** 2))(w)
 
-    width = 8 * (number + 1)
-    shapes = ((64, width), (16, 64))
-    args = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+    shapes = ((64, 8 * (number + 1)), (16, 64))
+    return step, [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+
+
+def plan(number: int) -> None:
+    """Plans what was not planned before."""
+    step, args = function(number)
     mesh = {"data": 4, "model": 2}
-    return sw.partition(step, *args, mesh=mesh, device="h100", seconds=0.05, cache=False)
+    sw.partition(step, *args, mesh=mesh, device="h100", seconds=0.05, cache=False)
+
+
+def trace(number: int) -> None:
+    """What JAX does of it alone."""
+    step, args = function(number)
+    jax.make_jaxpr(step)(*args)
+
+
+def blocks_left(work: Callable[[int], None], numbers: range) -> float:
+    """Blocks of Python's memory that each call leaves behind."""
+    before = _settled()
+    for number in numbers:
+        work(number)
+    return (_settled() - before) / len(numbers)
+
+
+def _settled() -> int:
+    """Blocks that Python has allocated, without JAX's caches and what waits to be collected."""
+    jax.clear_caches()
+    gc.collect()
+    return sys.getallocatedblocks()
 
 
 def resident_mb() -> float:
@@ -40,15 +67,13 @@ def resident_mb() -> float:
 
 
 def main() -> int:
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
+    work = trace if "--jax" in sys.argv else plan
+    count = next((int(word) for word in sys.argv[1:] if word.isdigit()), 1000)
     seen = []
-    for number in range(count):
-        plan(number)
-        if number % EVERY == EVERY - 1:
-            jax.clear_caches()
-            gc.collect()
-            seen.append(resident_mb())
-            print(f"{number + 1:5} plans  {seen[-1]:7.1f} MB", flush=True)
+    for first in range(0, count, EVERY):
+        blocks = blocks_left(work, range(first, first + EVERY))
+        seen.append(resident_mb())
+        print(f"{first + EVERY:5} calls  {seen[-1]:7.1f} MB  {blocks:5.0f} blocks each", flush=True)
     grown = seen[-1] - seen[len(seen) // 2]
     print(f"second half: {grown:+.1f} MB")
     return 1 if grown > 0.05 * seen[-1] else 0

@@ -24,13 +24,15 @@ from shardwright.zoo.example import Example
 from shardwright.zoo.parameters import dense, draw, ones, stacked
 from shardwright.zoo.training import adamw, cross_entropy, first_state, make_train_step
 
+OFFLOADED = "projections"
 # What a rematerialised layer keeps besides its input.
 KEEPS: dict[str, tuple[str, ...] | None] = {
     "none": None,  # not rematerialised: everything
     "full": (),
     "minimal": ("q", "k", "v", "out", "gate", "up", "down"),  # results of dots with weights
     "minimal_flash": ("q", "k", "v", "context", "out", "gate", "up", "down"),
-    "projections": ("q", "k", "v", "out"),  # MaxText's custom policy of the v6e recipes
+    # MaxText's custom policy of the v6e recipes, which sends all of these to the host's memory.
+    OFFLOADED: ("input", "q", "k", "v", "out"),
     # TorchTitan's selective policy per op: attention, and every second of wq wk wv wo w1 w3 w2.
     "every second dot": ("q", "v", "context", "gate", "down"),
 }
@@ -112,6 +114,11 @@ def _loss(config: Config, params: Any, batch: Any) -> jax.Array:
     kept = KEEPS[config.keeps]
     if kept is not None:
         policy = jax.checkpoint_policies.save_only_these_names(*kept)
+        if config.keeps == OFFLOADED:
+            policy = jax.checkpoint_policies.save_and_offload_only_these_names(
+                names_which_can_be_saved=[], names_which_can_be_offloaded=list(kept),
+                offload_src="device", offload_dst="pinned_host",
+            )  # fmt: skip
         block = jax.checkpoint(block, policy=policy, prevent_cse=False)
     x, _ = jax.lax.scan(lambda x, layer: (block(layer, x), None), x, params["layers"])
     x = _norm(config, x, params["final_norm"])
@@ -126,6 +133,7 @@ def _loss(config: Config, params: Any, batch: Any) -> jax.Array:
 def _block(config: Config, layer: Any, x: jax.Array) -> jax.Array:
     """One layer on the residual stream x [B, S, D]."""
     dot = functools.partial(_dot, config)
+    x = checkpoint_name(x, "input")
     normed = _norm(config, x, layer["norm1"])
     if config.fused_qkv:
         q, k, v = jnp.moveaxis(dot("bsd,dchk->bschk", normed, layer["wqkv"]), 2, 0)

@@ -7,8 +7,7 @@ For each published step the same model is compared under every policy, on the pu
 the memory that the device has; with the published strategy, or, where the policy does not fit
 under our replay of it, with a plan that is searched (MaxText also splits the residual stream over
 tensor ranks, which no named tactic does). The published policy must fit, and the best one must be
-predicted to be at least as fast. Where activations were offloaded to the host, what waits for the
-backward pass does not count.
+predicted to be at least as fast.
 """
 
 from __future__ import annotations
@@ -21,10 +20,7 @@ from typing import Any
 import shardwright as sw
 from benchmarks.measured import Row, mesh_of, model_of, read_rows
 from benchmarks.measured_models import KEEPS, train_step
-from shardwright.cost.residuals import NOTHING, find_residuals
 from shardwright.report.words import columns, human_bytes, human_seconds
-
-OFFLOADED = "offloaded"
 
 
 def compared(row: Row, *, free: bool = False) -> sw.Comparison:
@@ -41,31 +37,14 @@ def compared(row: Row, *, free: bool = False) -> sw.Comparison:
     )  # fmt: skip
 
 
-def offloaded_bytes(row: Row) -> int:
-    """Bytes per device that wait for the backward pass under the published policy."""
-    mesh, tactics = mesh_of(row)
-    example = train_step(model_of(row), row.model)
-    plan = sw.partition(
-        example.fn, *example.args, mesh=mesh, device=row.device, tactics=tactics, memory=10**15,
-        donate_argnums=0,
-    )  # fmt: skip
-    bound = plan._require("this benchmark")
-    rows = {one.what: one for one in find_residuals(bound.model, bound.decisions, 0)}
-    saved = rows[NOTHING].saves_bytes if NOTHING in rows else 0
-    return plan.cost.peak_bytes - saved
-
-
 def judge(row: Row) -> tuple[bool, tuple[str, ...]]:
     """(whether the published choice fits and the best is as fast, a row of the table)."""
     found, published, how = compared(row), f"keeps={model_of(row).keeps}", "fits"
     mine = next(r for r in found.rows if r.variant == published)
-    if not mine.fits and OFFLOADED not in row["remat"]:
+    if not mine.fits:
         found, how = compared(row, free=True), "fits as searched"
         mine = next(r for r in found.rows if r.variant == published)
     fits, peak = mine.fits, mine.cost.peak_bytes if mine.cost else 0
-    if not fits and OFFLOADED in row["remat"]:
-        peak = offloaded_bytes(row)
-        fits = peak <= mine.limit_bytes
     best = found.rows[found.record.best] if found.record.best is not None else None
     faster = best is not None and (mine.item_s is None or (best.item_s or 0.0) <= mine.item_s)
     return fits and faster, (

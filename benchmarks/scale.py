@@ -1,27 +1,32 @@
 """CPU seconds of planning after make_jaxpr, and how good the plans provably are, at scale.
 
     python -m benchmarks.scale [--cases known|unseen] [--growth] [--only NAME] [--long SEEDS]
+        [--record]
 
 Goals, plan and proof together: two axes 5 s and a gap of 2%, three axes 10 s and 10%, four axes
 20 s and 25%; 64 and 128 layers as fast as 8; the first answer that is as good as every named
-strategy within 1 s. CPU seconds of the process, so that a busy machine says the same. `--long`
-judges the answers instead: so many seeds, each with far more work and no proof, must not find
-anything better by more than 1%.
+strategy within 1 s. CPU seconds of the process. Each row is compared with the last one recorded
+(scale.json, written by `--record`), in units of a fixed piece of work that is timed beside it: on a
+busy machine both take more CPU seconds. `--long` judges the answers instead: so many seeds, each
+with far more work and no proof, must not find anything better by more than 1%.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import resource
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read when numpy is loaded
 
 import jax
+import numpy as np
 
 from benchmarks.scale_cases import KNOWN, UNSEEN, Case, example, layers
 from shardwright.analysis import analyze_program
@@ -40,6 +45,7 @@ LONG_S, BETTER = 60.0, 0.01  # work of a long run (20 times the default), what i
 # on Llama 3 8B of so many layers, mesh 4x8; XLA auto_sharding (JAX 0.6.2) on GPT of 2 layers.
 AUTOPARALLEL_S = {1: 86.0, 8: 161.0, 32: 224.0}
 AUTO_SHARDING_S = {"16 devices as 4x4": 310.0, "16 devices as 4x2x2": 843.0}
+RECORD = Path(__file__).with_name("scale.json")  # {case: [units of work, step seconds, gap]}
 DEPTHS, DEVICES = (1, 8, 32, 64, 128), (8, 64, 512, 4096, 65_536)
 
 
@@ -88,9 +94,20 @@ def measure(program: Example, mesh: dict[str, int], on: str, **options: Any) -> 
     return Measured(ready - start, end - ready, first_s, found, peak_bytes() - held)
 
 
-def row(case: Case, **options: Any) -> tuple[str, bool]:
-    """(a line of the table, whether it meets the goals)."""
+def unit_s() -> float:
+    """CPU seconds of a fixed piece of work like the planner's: look-ups and small arrays."""
+    start = time.process_time()
+    known = {(i % 997, i): i for i in range(200_000)}
+    array = np.arange(64.0) + len(known)
+    for _ in range(20_000):
+        array = np.minimum(array, array[::-1]) + 1.0
+    return time.process_time() - start
+
+
+def row(case: Case, record: dict[str, list[float]], **options: Any) -> tuple[str, bool]:
+    """(a line of the table, whether it meets the goals); puts its figures into the record."""
     name, mesh, on = case
+    before_s = unit_s()
     try:
         m = measure(example(name), mesh, on, **options)
     except Exception as error:  # a row that fails must not hide the others
@@ -99,10 +116,15 @@ def row(case: Case, **options: Any) -> tuple[str, bool]:
     limit_s, limit_gap = GOALS[len(mesh)]
     met = m.total_s <= limit_s and gap <= limit_gap
     shape = "x".join(map(str, mesh.values()))
+    now = [m.total_s / ((before_s + unit_s()) / 2), cost.step_s, gap]
+    then = record.get(f"{name} {shape} {on}")
+    against = f"  {now[0] / then[0]:.2f} x time, {now[1] / then[1] - 1:+.1%} step" if then else ""
+    record[f"{name} {shape} {on}"] = now
     text = (
         f"{name:18} {shape:10} {on:8} {m.total_s:6.2f} s (search {m.search_s:5.2f}, first"
         f" {m.first_s:4.2f})  {cost.step_s * 1e3:10.4f} ms  gap {gap:8.2%}"
-        f"  {m.found.evaluations:6} evaluations  {'' if met else 'MISSED'}"
+        f"  {m.found.evaluations:6} evaluations {now[0]:5.0f} units{against}"
+        f"  {'' if met else 'MISSED'}"
     )
     return text, met and m.first_s <= FIRST_S
 
@@ -156,8 +178,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="programs whose name contains this")
     parser.add_argument("--axes", type=int, help="meshes of so many axes")
     parser.add_argument("--seconds", type=float)
+    parser.add_argument("--record", action="store_true", help="keep these figures as the last ones")
     parser.add_argument("--long", type=int, metavar="SEEDS", help="judge the answers by long runs")
     args = parser.parse_args(argv)
+    record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
     met = True
     for title, cases in {"known": KNOWN, "unseen": UNSEEN}.items():
         if args.growth or args.cases not in (None, title):
@@ -166,10 +190,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         for case in cases:
             if args.only in case[0] and args.axes in (None, len(case[1])):
                 long = args.long is not None
-                judged = long_runs(case, args.long) if long else row(case, seconds=args.seconds)
-                text, good = judged
+                text, good = (
+                    long_runs(case, args.long) if long
+                    else row(case, record, seconds=args.seconds)
+                )  # fmt: skip
                 print(text, flush=True)
                 met &= good
+                if args.record and not long:
+                    RECORD.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
     if args.growth or (args.cases is None and not args.only and args.long is None):
         met &= growth()
     return 0 if met else 1

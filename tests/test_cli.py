@@ -80,6 +80,31 @@ def test_an_interrupted_search_prints_its_best_and_exits_130(
     assert run("plan", train, *PLAN).exit_code == 130
 
 
+SIGNALLED = """
+import os, signal, sys
+from shardwright.cli import main, planning
+
+def interrupt(*_):
+    os.kill(os.getpid(), signal.SIGINT)
+
+planning.search_progress = lambda update: interrupt
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.slow
+def test_a_signal_during_the_search_exits_130(train: str) -> None:
+    """As Ctrl-C in a terminal: a real signal to a real process, while it searches."""
+    child = subprocess.run(
+        [sys.executable, "-c", SIGNALLED, "plan", train, *PLAN, "--save", "plan.json"],
+        capture_output=True, text=True, check=False,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "SHARDWRIGHT_CACHE": ""},
+    )  # fmt: skip
+    assert child.returncode == 130, child.stderr
+    assert "the search was interrupted: this is the best found so far" in child.stdout
+    assert json.loads(Path("plan.json").read_text())["search"]["interrupted"] is True
+
+
 def test_show_prints_the_same(train: str) -> None:
     printed = run("plan", train, *PLAN, "--save", "plan.json").stdout
     assert run("show", "plan.json").stdout == printed
@@ -132,7 +157,7 @@ def test_a_dash_is_standard_output(train: str, option: str, starts: str) -> None
     (["--collective", "1"], "all-reduce over data: "),
     (["--collective", "1"], "why    partial sums of dot_general"),
     (["--tensor", "x"], "local   f32[32/4,8], 256 B of 1.0 kB"),
-    (["--tensor", "x"], "because x[0] claims data, which splits dim 0"),
+    (["--tensor", "x"], "because dim 0 is split over data, like all of x[0]"),
     (["--tensor", "w"], "held    every device holds all of it"),
 ])  # fmt: skip
 def test_single_questions(train: str, question: list[str], words: str) -> None:

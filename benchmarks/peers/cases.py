@@ -48,8 +48,13 @@ CASES = {
     "gpt_b8": _case("GPT, 2 layers, batch 8 x 2048", "transformer.train.gpt_2l", {"batch": 8}),
     "gpt_b32": _case("GPT, 2 layers, batch 32 x 2048", "transformer.train.gpt_2l"),
     "decode": _case(
-        "Llama 8B decode, 8 layers, batch 64", "decode.decode.llama_8b",
+        "Llama 8B decode, 8 scanned layers, batch 64", "decode.decode.llama_8b",
         {"layers": 8, "scan": True, "batch": 64}, kind="decode",
+    ),
+    # Servers keep the cache of each layer by itself and write the layers one after the other.
+    "decode_layers": _case(
+        "Llama 8B decode, 8 unrolled layers, batch 64", "decode.decode.llama_8b",
+        {"layers": 8, "batch": 64}, kind="decode",
     ),
     "recommender": _case(
         "DLRM, 8 tables", "recommender.train.dlrm", {"tables": 8}, kind="tables",
@@ -121,8 +126,12 @@ CASES = {
         "DLRM, 8 tables", "recommender.train.dlrm", {"tables": 8}, kind="tables", **H100
     ),
     "decode_h100": _case(
-        "Llama 8B decode, 8 layers, batch 64", "decode.decode.llama_8b",
+        "Llama 8B decode, 8 scanned layers, batch 64", "decode.decode.llama_8b",
         {"layers": 8, "scan": True, "batch": 64}, kind="decode", **H100,
+    ),
+    "decode_layers_h100": _case(
+        "Llama 8B decode, 8 unrolled layers, batch 64", "decode.decode.llama_8b",
+        {"layers": 8, "batch": 64}, kind="decode", **H100,
     ),
     "gpt_b8_h100": _case(
         "GPT, 2 layers, batch 8 x 2048", "transformer.train.gpt_2l", {"batch": 8}, **H100

@@ -498,17 +498,31 @@ def propagation(lowered: Any) -> tuple[list[bool], list[bool]]:
 
 
 def compile_stablehlo(
-    module: bytes, devices: list[Any], propagate: tuple[list[bool], list[bool]]
+    module: bytes,
+    devices: list[Any],
+    propagate: tuple[list[bool], list[bool]],
+    options: dict[str, Any],
 ) -> Executable:
-    """The executable of StableHLO bytes on devices of this process."""
+    """The executable of StableHLO bytes for devices that this process knows."""
     from jax._src.interpreters import mlir
     from jax._src.lib.mlir import ir
 
     with mlir.make_ir_context():
-        return _compile(devices[0].client, ir.Module.parse(module), devices, propagate, {}, [])
+        parsed = ir.Module.parse(module)
+        return _compile(devices[0].client, parsed, devices, propagate, options, [])
 
 
-def compile_afresh(lowered: Any, options: dict[str, Any]) -> Executable:
+def devices_lowered_for(lowered: Any) -> list[Any]:
+    """The devices that a lowered program is for, in the order of its mesh."""
+    return list(lowered._lowering._device_list)
+
+
+def compiler_options(lowered: Any) -> dict[str, Any]:
+    """What jax.jit was told to tell the compiler."""
+    return dict(lowered._lowering._compiler_options_kvs)
+
+
+def compile_afresh(lowered: Any) -> Executable:
     """The executable of a lowered program, compiled again even if JAX has it in a cache.
 
     A cached program prints no warnings, and the warnings are wanted.
@@ -517,9 +531,9 @@ def compile_afresh(lowered: Any, options: dict[str, Any]) -> Executable:
     return _compile(
         lowering.compile_args["backend"],
         lowering.stablehlo(),
-        list(lowering._device_list),
+        devices_lowered_for(lowered),
         propagation(lowered),
-        dict(lowering._compiler_options_kvs) | options,
+        compiler_options(lowered),
         lowering.compile_args["host_callbacks"],
     )
 
@@ -641,6 +655,12 @@ def _only_splits(eqn: Any) -> bool:
 def retrace(fn: Callable[..., list[Any]], avals: list[Any]) -> Any:
     """The closed jaxpr of `fn`, which returns a list, on arguments of these abstract types."""
     return jax.make_jaxpr(fn)(*[struct(aval) for aval in avals])
+
+
+def on_host(array: Any) -> bool:
+    """Whether an array, or an abstract one, is in the memory of the host, `f32<host>[8]`."""
+    aval = array if isinstance(array, core.AbstractValue) else jax.typeof(array)
+    return getattr(aval, "memory_space", None) is jax.memory.Space.Host
 
 
 def is_extended(dtype: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ from shardwright.program.types import Program
 from shardwright.record.advice import AdviceRecord
 from shardwright.record.comparison import Row
 from shardwright.record.plain import encode
+from shardwright.search.objective import Progress
 from shardwright.search.roles import find_roles
 from shardwright.variants import Job, Variant, make_job, reason
 
@@ -56,12 +58,15 @@ class Advice:
         return encode(self.record)
 
 
-def advise(plan: Plan, bound: Bound, *, seconds: float, processes: int | None) -> Advice:
+def advise(
+    plan: Plan, bound: Bound, *, seconds: float, processes: int | None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Advice:  # fmt: skip
     """The advice on a plan that is bound to its program."""
     record, model = plan.record, bound.model
     jobs = _jobs(plan, bound, seconds)
     per, items = count([_job_of(plan, bound), *jobs], None)
-    rows = make_rows(jobs, plan_jobs(jobs, None, processes), items[1:])
+    rows = make_rows(jobs, plan_jobs(jobs, None, processes, progress), items[1:])
     now = Row(
         variant=NOW, mesh=str(plan.mesh), devices=plan.mesh.size, device=plan.device.name,
         cost=plan.cost, limit_bytes=record.limit_bytes, items=items[0], searched=True,

@@ -7,7 +7,9 @@ is split. Jobs that cannot be best are left at that; the others are searched.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
@@ -16,14 +18,16 @@ from shardwright import cache
 from shardwright.api import plan_program
 from shardwright.cost.cost import Cost
 from shardwright.errors import ShardwrightError
+from shardwright.notebook import cell_progress
 from shardwright.options import Options
 from shardwright.plan import Plan
 from shardwright.processes import run_all
 from shardwright.record.comparison import ComparisonRecord, Row, best_row, pareto_front
 from shardwright.record.plain import encode
-from shardwright.record.types import PlanRecord
+from shardwright.record.types import PlanRecord, VariantRow
 from shardwright.search.bounds import least_factor_s
 from shardwright.search.items import Items, count_items
+from shardwright.search.objective import OVER_MEMORY_S, Progress
 from shardwright.search.screen import screen
 from shardwright.search.wishes import constrained_model
 from shardwright.variants import Job, read_jobs, read_variants, reason
@@ -87,22 +91,25 @@ def compare(
     - `mesh`, `device`: one or a list, each as partition() takes it;
     - `per`: what is counted: "token", "example" or "step", or a function of a variant's arguments
       that gives a number. By default tokens where all variants have a sequence, else examples;
-    - `processes`: how many plan at once, by default one per CPU.
+    - `processes`: how many plan at once, by default one per CPU;
+    - `progress`: called with a Progress when a row is done; its `best_s` is per item.
 
     Other keywords are options of partition(), or arguments of the functions. A variant that does
     not trace or fit is a row that says why.
     """
     options = {f.name: given.pop(f.name) for f in fields(Options) if f.name in given}
+    progress = options.get("progress") or cell_progress()
     jobs = read_jobs(read_variants(variants, args, given, grid), mesh, device, options)
     unit, items = count(jobs, per)
     if options.get("share"):  # whose functions are traced while planning: no work for a child
         processes = 1
-    found = plan_jobs(jobs, items, processes)
+    found = plan_jobs(jobs, items, processes, progress)
     rows = make_rows(jobs, found, items)
     best = best_row(rows)
     plans = [Plan(one.record) if one.record is not None else None for one in found]
     if best is not None and (plan := plans[best]) is not None:
         variant = jobs[best].variant
+        plan = Plan(replace(plan.record, variants=other_rows(rows, best)))
         plans[best] = plan.bind(variant.fn, *variant.args, **variant.kwargs)
     return Comparison(
         ComparisonRecord(per=unit, rows=rows, best=best, pareto=pareto_front(rows)),
@@ -122,12 +129,14 @@ class Found(NamedTuple):
 
 
 def plan_jobs(
-    jobs: Sequence[Job], items: Sequence[float] | None, processes: int | None = None
-) -> list[Found]:
+    jobs: Sequence[Job], items: Sequence[float] | None, processes: int | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> list[Found]:  # fmt: skip
     """What is found for each job; those that decide the same are planned once.
 
     With the number of items that each processes, those are searched that may be the fastest.
     """
+    watch = _Watch(progress, items)
     first: dict[str, int] = {}
     like = [i if job.why else first.setdefault(job.same, i) for i, job in enumerate(jobs)]
     found = {i: Found(why=job.why) for i, job in enumerate(jobs) if job.why}
@@ -138,15 +147,45 @@ def plan_jobs(
     rest = [i for i in first.values() if i not in found]
     hopeful = rest
     if items is not None:
-        looks = run_all([functools.partial(look, jobs[i]) for i in rest], processes)
+        told = watch.stage("quick look", rest)
+        looks = run_all([functools.partial(look, jobs[i]) for i in rest], processes, told)
         found |= dict(zip(rest, looks, strict=True))
         reached_s = [one.cost.step_s / items[i] for i, one in found.items() if one.cost is not None]
         fastest_s = min(reached_s, default=math.inf)
         hopeful = [i for i in rest if found[i].bound_s / items[i] <= fastest_s]
-    searched = run_all([functools.partial(search_job, jobs[i]) for i in hopeful], processes)
+    told = watch.stage("search", hopeful)
+    searched = run_all([functools.partial(search_job, jobs[i]) for i in hopeful], processes, told)
     for i, one in zip(hopeful, searched, strict=True):
         found[i] = _kept(jobs[i], one)
     return [found[i] for i in like]
+
+
+class _Watch:
+    """Tells how a comparison goes: the row, the best seconds per item so far, plans priced."""
+
+    def __init__(
+        self, progress: Callable[[Progress], None] | None, items: Sequence[float] | None
+    ) -> None:
+        self.progress, self.items = progress, items
+        self.start, self.best_s, self.evaluations = time.monotonic(), float(OVER_MEMORY_S), 0
+
+    def stage(self, name: str, rows: Sequence[int]) -> Callable[[int, Found], None]:
+        """What hears of each result of a stage; `rows` are the jobs in its order."""
+        done = itertools.count(1)
+
+        def told(i: int, found: Found) -> None:
+            if found.cost is not None:
+                each = self.items[rows[i]] if self.items is not None else 1.0
+                self.best_s = min(self.best_s, found.cost.step_s / each)
+            if found.record is not None:
+                self.evaluations += found.record.search.evaluations
+            if self.progress is not None:
+                self.progress(Progress(
+                    name, self.evaluations, self.best_s, time.monotonic() - self.start,
+                    trying=f"row {next(done)} of {len(rows)}",
+                ))  # fmt: skip
+
+        return told
 
 
 def look(job: Job) -> Found:
@@ -212,6 +251,19 @@ def make_rows(
             bound_s=one.bound_s, same_as=other if other != job.variant.name else "", why=one.why,
         ))  # fmt: skip
     return tuple(rows)
+
+
+def other_rows(rows: Sequence[Row], best: int) -> tuple[VariantRow, ...]:
+    """The rows that have a cost but for the best, by the time they take for its items."""
+    items = rows[best].items
+    return tuple(
+        VariantRow(
+            f"{row.variant} on {row.mesh}, {row.devices} x {row.device}", row.item_s * items,
+            row.cost.peak_bytes, row.fits,
+        )
+        for i, row in enumerate(rows)
+        if i != best and row.cost is not None and row.item_s is not None and not row.same_as
+    )  # fmt: skip
 
 
 # What a step processes ----------------------------------------------------------------------

@@ -124,13 +124,7 @@ class Mesh:
         )
 
 
-def factorisations(
-    count: int,
-    *,
-    axes: Iterable[str] = AXIS_NAMES,
-    max_axes: int = 2,
-    ordered: bool = False,
-) -> list[Mesh]:
+def factorisations(count: int, *, max_axes: int = 2, ordered: bool = False) -> list[Mesh]:
     """Every mesh of `count` devices with up to `max_axes` axes larger than 1.
 
     Names are labels that a search may give any meaning, so shapes that differ only in the order of
@@ -141,15 +135,14 @@ def factorisations(
     ['data=16', 'data=8 x model=2', 'data=4 x model=4']
     """
     _check_size("devices", count)
-    names = tuple(axes)
     shapes = {
         sizes if ordered else tuple(sorted(sizes, reverse=True))
-        for length in range(1, min(max_axes, len(names)) + 1)
+        for length in range(1, min(max_axes, len(AXIS_NAMES)) + 1)
         for sizes in _products(count, length)
     }
     shapes = shapes or {(1,)}
     in_order = sorted(shapes, key=lambda sizes: (len(sizes), tuple(-size for size in sizes)))
-    return [Mesh(tuple(zip(names, sizes, strict=False))) for sizes in in_order]
+    return [Mesh(tuple(zip(AXIS_NAMES, sizes, strict=False))) for sizes in in_order]
 
 
 def completions(sizes: Mapping[str, int | None], count: int) -> list[Mesh]:

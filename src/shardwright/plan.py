@@ -161,15 +161,21 @@ class Plan:
 
         return explain(self.record)
 
-    def advice(self, *, seconds: float = 1.0, processes: int | None = None) -> Any:
+    def advice(
+        self, *, seconds: float = 1.0, processes: int | None = None, progress: Any = None
+    ) -> Any:
         """What would save memory or time, with its price: residuals, batch, mesh, devices.
 
         Prints; has `.residuals`, `.instead`, `.to_html()` and `.to_dict()`. Other batches and
-        meshes are planned for that: `seconds` and `processes` as for compare().
+        meshes are planned for that: `seconds`, `processes` and `progress` as for compare().
         """
         from shardwright.advice import advise
+        from shardwright.notebook import cell_progress
 
-        return advise(self, self._require("advice()"), seconds=seconds, processes=processes)
+        return advise(
+            self, self._require("advice()"), seconds=seconds, processes=processes,
+            progress=progress or cell_progress(),
+        )  # fmt: skip
 
     # Running --------------------------------------------------------------------------------
 
@@ -365,17 +371,21 @@ class Plan:
         args: tuple[Any, ...] | None = None,
         kwargs: Mapping[str, Any] | None = None,
         progress: Callable[[str], None] | None = None,
+        timeout: float | None = None,
     ) -> Any:
         """Predicted against compiled, for the current devices or a target without hardware.
 
         `run` also compares results with the unsharded function's: on random arguments, with
         indices in and out of range, or on your own, `args=(params, batch)`, as in a call.
-        `progress=print` is told every few seconds how long the compiler has been at it.
+        `progress=print` is told every few seconds how long the compiler has been at it. Compilers
+        of targets run in a child process and are ended after `timeout` seconds, by default an hour.
         """
         from shardwright.referee.verify import reporting, verify_plan
 
         with reporting(progress, f"compiling for {target or 'the current devices'}"):
-            return verify_plan(self, target, run=run, seed=seed, args=args, kwargs=kwargs)
+            return verify_plan(
+                self, target, run=run, seed=seed, args=args, kwargs=kwargs, timeout=timeout
+            )
 
     # Files ----------------------------------------------------------------------------------
 

@@ -29,21 +29,27 @@ STUCK_S = 30.0  # without any CPU time: a child that waits for a lock nobody wil
 _LOOK_S = 1.0  # how often children are looked at
 
 
-def run_all(tasks: Sequence[Callable[[], T]], processes: int | None = None) -> list[T]:
+def run_all(
+    tasks: Sequence[Callable[[], T]], processes: int | None = None,
+    told: Callable[[int, T], None] = lambda i, result: None,
+) -> list[T]:  # fmt: skip
     """What each task returns, in order; `processes` at once, by default one per CPU.
 
-    Tasks do not raise. The first one runs here, and its time says whether forks pay.
+    Tasks do not raise. The first one runs here, and its time says whether forks pay. `told` hears
+    of each result when it is there: which task's it is, and what.
     """
     if not tasks:
         return []
     start = time.monotonic()
     done: dict[int, T] = {0: tasks[0]()}
+    told(0, done[0])
     rest, count = len(tasks) - 1, _count(processes)
     if count > 1 and rest > 1 and (time.monotonic() - start) * rest > PAYS_S:
-        _in_children(tasks, done, count)
+        _in_children(tasks, done, count, told)
     for i, task in enumerate(tasks):
         if i not in done:
             done[i] = task()
+            told(i, done[i])
     return [done[i] for i in range(len(tasks))]
 
 
@@ -64,7 +70,10 @@ class _Child:
     since: float = 0.0  # when its CPU time last moved
 
 
-def _in_children(tasks: Sequence[Callable[[], T]], done: dict[int, T], count: int) -> None:
+def _in_children(
+    tasks: Sequence[Callable[[], T]], done: dict[int, T], count: int,
+    told: Callable[[int, T], None],
+) -> None:  # fmt: skip
     """Runs the tasks that are not done in children; those of failed children stay undone."""
     waiting, running = [i for i in range(len(tasks)) if i not in done], dict[int, _Child]()
     try:
@@ -82,6 +91,7 @@ def _in_children(tasks: Sequence[Callable[[], T]], done: dict[int, T], count: in
                         _end(child)
                         with suppress(EOFError, pickle.UnpicklingError):  # it died before its end
                             done[i] = pickle.loads(child.data)
+                            told(i, done[i])
                 elif _stands_still(child):
                     del running[i]
                     _end(child)
@@ -91,6 +101,7 @@ def _in_children(tasks: Sequence[Callable[[], T]], done: dict[int, T], count: in
 
 
 def _fork(task: Callable[[], object]) -> _Child:
+    """A child that runs a task and writes what it returns into a pipe."""
     reading, writing = os.pipe()
     with warnings.catch_warnings():  # JAX and Python warn of forks; see the top of this module
         warnings.simplefilter("ignore")

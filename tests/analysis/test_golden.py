@@ -10,10 +10,8 @@ from collections.abc import Callable
 
 import pytest
 
-from shardwright import zoo
 from shardwright.analysis import Analysis
-
-from .partitions import analyze
+from tests.tiny import analysis_of
 
 
 def table(analysis: Analysis) -> list[str]:
@@ -24,11 +22,6 @@ def table(analysis: Analysis) -> list[str]:
         label = re.sub(r":\d+", "", g.label)  # lines of the zoo may move
         lines.append(f"{label:20}{sizes:7}{len(g.colors):<4}{sets:<4}{g.set_aside or ''}".rstrip())
     return lines
-
-
-def of(name: str) -> Analysis:
-    example = zoo.programs("tiny")[name]
-    return analyze(example.fn, *example.args, donate_argnums=example.donate_argnums)
 
 
 def _transformer_decode() -> str:
@@ -232,13 +225,13 @@ MODELS = [
 
 @pytest.mark.parametrize("golden", MODELS, ids=lambda f: f.__name__[1:])
 def test_table(golden: Callable[[], str]) -> None:
-    assert table(of(golden.__name__[1:])) == golden().strip().splitlines()
+    assert table(analysis_of(golden.__name__[1:])) == golden().strip().splitlines()
 
 
 @pytest.mark.parametrize("name", ["moe", "gnn", "resnet", "vit", "unet"])
 def test_training_decides_what_inference_decides(name: str) -> None:
     """A backward pass and Adam bring no dim of their own: the same argument dims can be split."""
-    infer, train = of(f"{name}_forward"), of(f"{name}_train")
+    infer, train = analysis_of(f"{name}_forward"), analysis_of(f"{name}_train")
     parameters = {
         d.removeprefix("params") for g in infer.all_groups for d in g.dims if d[:6] == "params"
     }
@@ -252,4 +245,4 @@ def test_training_decides_what_inference_decides(name: str) -> None:
 
 
 if __name__ == "__main__":
-    print("\n".join(table(of(sys.argv[1]))))
+    print("\n".join(table(analysis_of(sys.argv[1]))))

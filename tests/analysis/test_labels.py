@@ -1,10 +1,5 @@
 """Labels come from the program, do not change from run to run, and users can give their own."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import pytest
@@ -102,31 +97,3 @@ def test_a_group_without_arguments_is_named_by_its_line() -> None:
     labels = [g.label for g in analyze(fn, f32(2)).all_groups]
     assert labels[0] == "x[0]"
     assert all(label.startswith("test_labels.py:") and " fn" in label for label in labels[1:])
-
-
-CHILD = """
-from shardwright import zoo
-from shardwright.program import trace
-from shardwright.analysis import analyze_program
-for name in ("transformer_train", "moe_forward", "unet_forward", "resnet_train"):
-    example = zoo.programs("tiny")[name]
-    program = trace(example.fn, *example.args, donate_argnums=example.donate_argnums)
-    analysis = analyze_program(program)
-    print(analysis)
-    print([(g.label, g.colors, g.conflict_sets, g.dims) for g in analysis.all_groups])
-    print(analysis.set_group, [(s.color, s.flips) for s in analysis.conflict_sets])
-"""
-
-
-@pytest.mark.slow
-def test_the_same_in_processes_with_other_hash_seeds() -> None:
-    source = str(Path(__file__).parents[2] / "src")
-    texts = [
-        subprocess.run(
-            [sys.executable, "-c", CHILD], check=True, capture_output=True, text=True,
-            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": source},
-        ).stdout
-        for seed in ("1", "2")
-    ]  # fmt: skip
-    assert texts[0] == texts[1]
-    assert texts[0].count("groups,") == 4

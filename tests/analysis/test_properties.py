@@ -16,6 +16,7 @@ from shardwright.analysis import Analysis
 from shardwright.program.invariants import check
 from shardwright.program.types import LITERAL
 from tests.program.evaluate import assert_same_results
+from tests.tiny import analysis_of
 
 from .partitions import analyze, dim_atoms, partition
 from .random_programs import RandomProgram, Wrap, random_program
@@ -166,8 +167,7 @@ def test_the_ends_of_every_edge_share_a_color(seed: int) -> None:
 
 @pytest.mark.parametrize("name", zoo.programs("tiny"))
 def test_the_ends_of_every_edge_share_a_color_in_the_zoo(name: str) -> None:
-    example = zoo.programs("tiny")[name]
-    analysis = analyze(example.fn, *example.args, donate_argnums=example.donate_argnums)
+    analysis = analysis_of(name)
     assert_edges_hold(analysis)
     program = analysis.program
     for position, source in program.aliases.items():

@@ -21,6 +21,7 @@ from shardwright.spmd.layout import REPLICATED
 from shardwright.zoo import transformer
 from tests.cost.walk import Walk, walk_cost
 from tests.spmd.random_programs import MESHES, build, states, steps
+from tests.tiny import analysis_of
 
 TINY = zoo.programs("tiny")
 # Where work costs most, partial sums and gathers are chosen that latency would forbid.
@@ -55,10 +56,7 @@ def assert_equal(folded: Cost, walked: Cost) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TINY)
 def test_zoo(name: str) -> None:
-    example = TINY[name]
-    analysis = analyze_program(
-        trace(example.fn, *example.args, donate_argnums=example.donate_argnums)
-    )
+    analysis = analysis_of(name)
     rng = np.random.default_rng(list(TINY).index(name))
     for mesh in MESHES:
         model = CostModel(analysis, Mesh(mesh), DEVICES[(len(mesh) - 1) % 3], overlap=0.5)
@@ -95,8 +93,7 @@ def test_random_programs(data: st.DataObject, steps: list, train: bool, mesh: di
 @pytest.mark.parametrize("name", ["transformer_train", "llama_scan_train", "moe_train"])
 def test_the_ir_adds_up_to_the_cost(name: str) -> None:
     """Seconds of the IR's collectives, counted, are the links' seconds."""
-    example = TINY[name]
-    analysis = analyze_program(trace(example.fn, *example.args))
+    analysis = analysis_of(name)
     model = CostModel(analysis, Mesh({"data": 2, "model": 4}), device("tpu-v5e"))
     rng = np.random.default_rng(7)
     for _ in range(6):
@@ -110,10 +107,7 @@ def test_the_ir_adds_up_to_the_cost(name: str) -> None:
 @pytest.mark.parametrize("name", ["transformer_train", "llama_scan_train", "unet_train"])
 def test_a_host_is_walked_too(name: str) -> None:
     """Another order of ops, and copies of operands that wait for their op."""
-    example = TINY[name]
-    analysis = analyze_program(
-        trace(example.fn, *example.args, donate_argnums=example.donate_argnums)
-    )
+    analysis = analysis_of(name)
     model = CostModel(analysis, Mesh({"data": 2, "model": 2}), device("cpu"))
     walk, rng = Walk(model), np.random.default_rng(3)
     for _ in range(3):
@@ -123,8 +117,7 @@ def test_a_host_is_walked_too(name: str) -> None:
 
 def test_overrides_are_walked_too() -> None:
     """A layout that refinement keeps whole costs what the walk says, and something else."""
-    example = TINY["transformer_train"]
-    analysis = analyze_program(trace(example.fn, *example.args, donate_argnums=(0,)))
+    analysis = analysis_of("transformer_train")
     model = CostModel(analysis, Mesh({"data": 8}), device("tpu-v5e"))
     weight = next(
         v for v in analysis.program.inputs if "w1" in (analysis.program.values[v].path or "")
@@ -139,8 +132,7 @@ def test_overrides_are_walked_too() -> None:
 
 def test_evaluating_twice_changes_nothing() -> None:
     """The memo answers as the first evaluation did, alone or in a batch."""
-    example = TINY["llama_train"]
-    analysis = analyze_program(trace(example.fn, *example.args))
+    analysis = analysis_of("llama_train")
     rng = np.random.default_rng(1)
     batch = [random_state(analysis, 2, rng) for _ in range(8)]
     model = CostModel(analysis, Mesh({"data": 2, "model": 2}), device("h100"))

@@ -9,7 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.ad_checkpoint import checkpoint_name
 
+import shardwright as sw
 from shardwright.analysis.analysis import analyze_program
 from shardwright.cost.devices import device
 from shardwright.cost.model import CostModel
@@ -20,6 +22,7 @@ from tests.spmd.lists import decided
 
 B, D, F, O, L = 256, 64, 512, 32, 6
 N = 4  # devices
+V6E = device("tpu-v6e")
 
 
 def f32(*shape: int) -> Any:
@@ -214,3 +217,61 @@ def test_against_the_host_compiler(name: str, off: float) -> None:
         + sizes.temp_size_in_bytes
     )  # fmt: skip
     assert 4 * peak(name) == pytest.approx(compiled, rel=off)
+
+
+def offloading(policy: Any) -> Any:
+    """The gradient of L scanned layers, each keeping what the policy says."""
+
+    def loss(weights: Any, x: Any) -> Any:
+        def layer(x: Any, w: Any) -> Any:
+            return jnp.sin(checkpoint_name(jnp.tanh(x @ w), "hidden") @ w.T), None
+
+        return jnp.sum(jax.lax.scan(jax.checkpoint(layer, policy=policy), x, weights)[0])
+
+    return jax.grad(loss)
+
+
+SAVED = jax.checkpoint_policies.save_only_these_names("hidden")
+OFFLOADED = jax.checkpoint_policies.save_and_offload_only_these_names(
+    names_which_can_be_saved=[], names_which_can_be_offloaded=["hidden"],
+    offload_src="device", offload_dst="pinned_host",
+)  # fmt: skip
+
+
+def test_offloaded_residuals_take_no_memory_of_the_device() -> None:
+    """A stack on the host leaves the peak but for the entry at work; its copies take their time."""
+    args = (f32(L, D, F), f32(B, D))
+    costs = []
+    for policy in (SAVED, OFFLOADED):
+        analysis = analyze_program(trace(offloading(policy), *args), {"B": "x[0]"})
+        model = CostModel(analysis, Mesh.of({"x": N}), V6E)
+        costs.append(model.cost(decided(analysis, "B")))
+    entry = B // N * F * 4
+    saved, offloaded = costs
+    assert saved.host_s == 0.0
+    assert offloaded.host_s == pytest.approx(2 * L * entry / V6E.host_bytes_per_s)
+    assert offloaded.step_s == max(offloaded.compute_s + offloaded.exposed_s, offloaded.host_s)
+    assert L * entry * 0.5 < saved.peak_bytes - offloaded.peak_bytes <= L * entry
+
+
+def test_offloading_survives_the_plan() -> None:
+    """The planned function still sends residuals to the host, and computes the same."""
+    rng = np.random.default_rng(0)
+    args = tuple(rng.normal(size=s.shape).astype(np.float32) for s in (f32(L, D, F), f32(B, D)))
+    fn = offloading(OFFLOADED)
+    plan = sw.partition(fn, *args, mesh={"x": N}, device="tpu-v6e")
+    traced = plan.jit(fn).trace(*plan.place(*args))
+    sent = traced.lower(lowering_platforms=("tpu",)).as_text().count('"pinned_host"')
+    plain = jax.jit(fn).trace(*args).lower(lowering_platforms=("tpu",)).as_text()
+    assert sent == plain.count('"pinned_host"') == 1
+    assert plan.verify(run=True).ok
+
+
+def test_results_on_the_host_are_named() -> None:
+    """What the plan brings back to the devices is said."""
+
+    def step(m: Any, x: Any) -> Any:
+        return jax.device_put(m + x, jax.memory.Space.Host)
+
+    plan = sw.partition(step, f32(64, 64), f32(64, 64), mesh={"x": N}, device="tpu-v6e")
+    assert any(note.startswith("result: in the host's memory") for note in plan.record.notes)

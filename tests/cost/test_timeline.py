@@ -9,6 +9,7 @@ import pytest
 import shardwright as sw
 from shardwright.cost.model import model_collectives
 from shardwright.cost.timeline import KINDS
+from shardwright.program.layers import path_layers
 from shardwright.record.build import matrix_flops, timeline_of
 from shardwright.zoo import programs
 from tests.report.records import plan_of
@@ -30,6 +31,7 @@ def test_seconds_and_bytes_are_the_plans(program: str, tactics: str) -> None:
     )  # fmt: skip
     assert compute_s == pytest.approx(record.cost.compute_s, rel=1e-9)
     assert link_s == pytest.approx(record.cost.link_s, rel=1e-9)
+    assert sum(row.compute_s for row in line.lines) == pytest.approx(compute_s, rel=1e-9)
     hidden_s = sum(c.count * c.hidden_s for c in record.collectives)
     assert hidden_s == pytest.approx(record.cost.hidden_s, rel=1e-9)
     assert max(sum(span.bytes) for span in line.spans) == record.cost.peak_bytes
@@ -46,6 +48,40 @@ def test_spans_of_a_region_stand_together(program: str) -> None:
     inside = [r for r in changes if r != 0]
     assert sorted(inside) == sorted(set(inside))
     assert {line.bodies[r].kind for r in inside} == {"scan"}
+
+
+LAYERS = {
+    "transformer_train": ["", "layers[0]", "layers[1]"],
+    "transformer_scan_train": ["", "scan x2 at transformer.py:269 forward"],
+    "unet_train": ["", "down[0]", "down[1]", "block1", "block2", "up[0]", "up[1]"],
+}
+
+
+@pytest.mark.parametrize("program, layers", LAYERS.items())
+def test_layers_share_the_seconds(program: str, layers: list[str]) -> None:
+    """All of them together are the step; repeated layers take the same, forward and backward."""
+    plan = plan_of(program, "fsdp+tp")
+    rows = {row.name: row for row in plan.record.timeline.layers}
+    assert list(rows) == layers
+    assert sum(row.compute_s for row in rows.values()) == pytest.approx(plan.cost.compute_s)
+    links_s = sum(sum(row.moves.values()) for row in rows.values())
+    assert links_s == pytest.approx(plan.cost.link_s)
+    if program == "transformer_train":
+        first, second = rows["layers[0]"].moves, rows["layers[1]"].moves
+        assert first["all-gather"] == pytest.approx(second["all-gather"])
+
+
+@pytest.mark.parametrize("paths, layers", [
+    (["p['layers'][0]['w']", "p['layers'][1]['w']", "p['head']"], ["layers[0]", "layers[1]", ""]),
+    (["p['Block_0']['Dense_0']['kernel']", "p['Block_1']['Dense_0']['kernel']"],
+     ["Block_0", "Block_1"]),
+    (["m.layer1.conv", "m.layer2.conv"], ["layer1", "layer2"]),
+    (["p['w1']", "p['w2']"], ["", ""]),  # two weights, no layers
+    (["opt[0].mu['layers'][0]['w']", "opt[0].mu['layers'][1]['w']", "opt[0].count"],
+     ["layers[0]", "layers[1]", ""]),
+])  # fmt: skip
+def test_layers_of_paths(paths: list[str], layers: list[str]) -> None:
+    assert list(path_layers(paths).values()) == layers
 
 
 @pytest.mark.parametrize("most", [5, 20, 10_000])

@@ -75,10 +75,15 @@ class Walk:
         """How each value is stored."""
         model, state = self.model, decisions.lists
         fixed = {**dict(decisions.overrides), **model.pins}
-        out: list[Placement] = []
-        for layout, folded in zip(self.layouts.table, model.layouts.of_value.tolist(), strict=True):
-            out.append(fixed.get(folded) or claim(layout, state, model.mesh.sizes))
-        return out
+        claimed = {
+            layout: claim(layout, state, model.mesh.sizes) for layout in set(self.layouts.table)
+        }
+        return [
+            fixed.get(folded) or claimed[layout]
+            for layout, folded in zip(
+                self.layouts.table, model.layouts.of_value.tolist(), strict=True
+            )
+        ]
 
     def _choices(self, stored: Sequence[Placement]) -> list[Choice | None]:
         """How each op is computed; None for loops and branches themselves."""
@@ -122,9 +127,12 @@ class Walk:
 
         def count(moves: Sequence[Move], times: float, phase: int) -> None:
             nonlocal total
-            total += times * sum(map(self.model.prices.move_s, moves))
-            if phase != BLOCKS:
-                hideable[phase] += times * self.model.prices.hideable_s(moves)
+            prices = self.model.prices
+            if phase in self.model.graph.hiding.phases:  # what can wait is combined
+                total += times * sum(map(prices.combined_s, moves))
+                hideable[phase] += times * prices.hideable_s(moves)
+            else:
+                total += times * sum(map(prices.move_s, moves))
 
         summed: set[int] = set()
         for one in self.sums:

@@ -13,11 +13,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tests.fuzz import indexing, nesting, numeric, shapes, windows  # noqa: F401  they fill the table
+from tests.fuzz import (  # noqa: F401  they fill the table
+    indexing,
+    later,
+    nesting,
+    numeric,
+    shapes,
+    windows,
+)
 from tests.fuzz.scope import (
     KINDS,
     NAMESPACE,
-    TABLE,
     Argument,
     NoOperand,
     Scope,
@@ -25,6 +31,7 @@ from tests.fuzz.scope import (
     add_line,
     grow,
     indent,
+    rows_of,
 )  # fmt: skip
 
 MESHES: tuple[dict[str, int], ...] = (
@@ -99,6 +106,8 @@ class Case:
                 drawn = np.where(rng.random(a.shape) < 0.3, border, drawn)
             elif KINDS[a.dtype] == "b":
                 drawn = rng.random(a.shape) < 0.5
+            elif a.dtype in ("int4", "uint4"):
+                drawn = rng.integers(-8 if a.dtype == "int4" else 0, 8, a.shape)
             else:
                 drawn = 0.6 * rng.standard_normal(a.shape)
                 drawn = np.round(drawn * 4) / 4 if ties else drawn
@@ -146,9 +155,11 @@ def _generate(rng: np.random.Generator, seed: int, x64: bool, again: bool) -> Ca
     large = rng.random() < 0.6
     if large:
         sizes = (*(int(n) for n in rng.choice(LARGE, 2)), sizes[0])
-    if rng.random() < 0.02:
+    if rng.random() < (0.05 if seed >= later.SINCE else 0.02):
         sizes = (*sizes, 0)
-    scope = Scope(rng, sizes, [], [], max_elements=1 << (17 if large else 14))
+    scope = Scope(rng, sizes, [], [], max_elements=1 << (17 if large else 14), seed=seed)
+    if seed >= later.SINCE and scope.chance(0.4):
+        scope.max_depth = 3
     if rng.random() < 0.1:
         scope.float_dtype = str(rng.choice(["bfloat16", "float16"]))
     elif x64 and rng.random() < 0.7:
@@ -156,7 +167,8 @@ def _generate(rng: np.random.Generator, seed: int, x64: bool, again: bool) -> Ca
     for _ in range(scope.integer(1, 3)):
         scope.argument(tuple(scope.size() for _ in range(scope.one(1, 2, 2, 2, 3))))
     if seed % ALONE == 0 and not again:
-        add_line(scope, TABLE[seed // ALONE % len(TABLE)].build(scope))
+        rows = rows_of(seed)
+        add_line(scope, rows[seed // ALONE % len(rows)].build(scope))
     else:
         grow(scope, scope.one(1, 2, 2, 3, 3, 4, 5, 6, 7, 8, 9))
     results = _unread(scope, [v for v in scope.values if v.name.startswith("v")])

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from tests.fuzz.scope import NoOperand, Scope, Value, grow, indent, row
 
-MAX_DEPTH = 2
 POLICIES = (
     "nothing_saveable", "everything_saveable", "dots_saveable", "dots_with_no_batch_dims_saveable",
 )  # fmt: skip
@@ -16,7 +15,7 @@ def _body(
     s: Scope, parameters: Sequence[Value], lines: int, *, closed: bool = False
 ) -> Scope:  # fmt: skip
     """A body of a few random lines over its parameters and, unless closed, what is around it."""
-    if s.depth >= MAX_DEPTH:
+    if s.depth >= s.max_depth:
         raise NoOperand
     scope = s.inner([])
     if closed:

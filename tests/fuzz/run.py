@@ -25,9 +25,15 @@ from tests.fuzz.judge import PEAK_BYTES, TOLERATED, Verdict, bytes_off, holds, m
 BATCH = 40  # programs of one child
 LIMIT_S = 120.0  # of one program
 HASHED = 50  # one program in so many is planned under two hash seeds
-# Eight devices on few cores wait for each other in as many threads as the pool has.
+# Eight devices on few cores wait for each other in as many threads as the pool has. Machine code is
+# compiled quickly, not well: what is judged is settled before it is made.
+FLAGS = (
+    "--xla_force_host_platform_device_count=8", "--xla_backend_optimization_level=0",
+    "--xla_llvm_disable_expensive_passes=true", "--xla_cpu_use_fusion_emitters=false",
+    "--xla_cpu_parallel_codegen_split_count=1",
+)  # fmt: skip
 ENVIRONMENT = {
-    "XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu",
+    "XLA_FLAGS": " ".join(FLAGS), "JAX_PLATFORMS": "cpu",
     "NPROC": "16", "OPENBLAS_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "1",
     "JAX_ENABLE_COMPILATION_CACHE": "0",
 }  # fmt: skip

@@ -17,6 +17,8 @@ from math import prod
 from typing import Any, NamedTuple
 
 import jax
+import jax.ad_checkpoint
+import jax.custom_batching
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -25,10 +27,11 @@ NAMESPACE = {"jax": jax, "jnp": jnp, "lax": lax, "np": np}
 MAX_ELEMENTS = 1 << 14  # of one value
 TRIES = 40  # rows tried for one line
 
-# kind of a dtype: f floats, i integers, b booleans, c complex numbers
+# kind of a dtype: f floats, i integers, b booleans, c complex numbers, n fp8 and half a byte
 KINDS = {"float32": "f", "bfloat16": "f", "float16": "f", "int32": "i", "uint32": "i", "int8": "i",
          "uint8": "i", "bool": "b", "complex64": "c", "float64": "f", "int64": "i",
-         "uint64": "i", "complex128": "c"}  # fmt: skip
+         "uint64": "i", "complex128": "c", "float8_e4m3fn": "n", "float8_e5m2": "n", "int4": "n",
+         "uint4": "n"}  # fmt: skip
 
 
 class NoOperand(Exception):
@@ -77,6 +80,8 @@ class Scope:
     depth: int = 0  # of nested bodies
     float_dtype: str = "float32"
     max_elements: int = MAX_ELEMENTS
+    max_depth: int = 2
+    seed: int = 0  # says which rows there are
 
     def chance(self, p: float) -> bool:
         return bool(self.rng.random() < p)
@@ -151,7 +156,7 @@ class Scope:
         outside = self.values if self.chance(0.6) else []
         return Scope(
             self.rng, self.sizes, self.arguments, [*outside, *values], [], self.counter,
-            self.depth + 1, self.float_dtype, self.max_elements,
+            self.depth + 1, self.float_dtype, self.max_elements, self.max_depth, self.seed,
         )  # fmt: skip
 
 
@@ -164,20 +169,26 @@ class Row(NamedTuple):
     name: str
     weight: float
     build: Build
+    since: int = 0  # the first seed that draws it: programs of earlier ones stay what they were
 
 
 TABLE: list[Row] = []
 
 
-def row(name: str, weight: float = 1.0) -> Callable[[Build], Build]:
+def row(name: str, weight: float = 1.0, *, since: int = 0) -> Callable[[Build], Build]:
     """Adds a row to the table."""
 
     def add(build: Build) -> Build:
         assert all(r.name != name for r in TABLE), name
-        TABLE.append(Row(name, weight, build))
+        TABLE.append(Row(name, weight, build, since))
         return build
 
     return add
+
+
+def rows_of(seed: int) -> list[Row]:
+    """The part of the table that a seed's program is written with."""
+    return [row for row in TABLE if row.since <= seed]
 
 
 def indent(text: str) -> str:
@@ -212,10 +223,11 @@ def add_line(scope: Scope, text: str) -> None:
 
 def grow(scope: Scope, count: int, skipped: list[str] | None = None) -> None:
     """Adds lines to a scope, each by a row of the table."""
-    weights = np.array([r.weight for r in TABLE])
+    rows = rows_of(scope.seed)
+    weights = np.array([r.weight for r in rows])
     for _ in range(count):
         for _ in range(TRIES):
-            drawn = TABLE[int(scope.rng.choice(len(TABLE), p=weights / weights.sum()))]
+            drawn = rows[int(scope.rng.choice(len(rows), p=weights / weights.sum()))]
             kept = len(scope.arguments), len(scope.values)
             try:
                 add_line(scope, drawn.build(scope))

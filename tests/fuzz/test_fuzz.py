@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fuzz.generator import generate
-from tests.fuzz.judge import bytes_off, holds, moves, peak_low
+from tests.fuzz.generator import Case, generate
+from tests.fuzz.judge import bytes_off, holds, judge, moves, peak_low
+from tests.fuzz.numbers import fails_alone
 from tests.fuzz.run import faults, other_hashes, run_many, table
+from tests.fuzz.scope import Argument
 
 CHUNK, CHUNKS = 40, 6
 FEW = 1  # of a chunk's programs may move other bytes than predicted
@@ -36,8 +38,25 @@ def test_one_seed_one_program(seed: int) -> None:
 
 def test_what_plain_jit_fails_at_is_no_fault() -> None:
     """An FFT that XLA:CPU cannot run on one device: the plan is compared op by op."""
-    (verdict,) = run_many([68241], jobs=1)
+    verdict = judge(generate(68241))
     assert verdict.kinds == ["one device"] and not faults([verdict])
+
+
+def test_what_xla_refuses_on_one_device_too_is_no_fault() -> None:
+    """A dot of int4, which XLA:CPU has not: the same words, about another instruction."""
+    dot = (
+        "def program(x, w):\n"
+        "    return lax.dot_general(x.astype(jnp.int4), w.astype(jnp.int4),"
+        " (((1,), (0,)), ((), ())), preferred_element_type=jnp.int32)\n"
+    )
+    arguments = tuple(Argument(name, (8, 8), "float32") for name in "xw")
+    case = Case(
+        seed=0, source=dot, arguments=arguments, mesh={"x": 2}, device="balanced", how="found"
+    )
+    words = "INVALID_ARGUMENT: during context [hlo verifier]: The XLA CPU/GPU backend does not"
+    words += " support custom element sizes on non-sub-byte types: %other = s32[4,8]{1,0:E(4)}"
+    assert fails_alone(case.function(), case, f"JaxRuntimeError: {words}")
+    assert not fails_alone(case.function(), case, "JaxRuntimeError: INVALID_ARGUMENT: %other")
 
 
 def test_widened_programs_have_no_narrow_floats() -> None:

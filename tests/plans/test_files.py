@@ -5,11 +5,8 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
-import os
 import pickle
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -90,27 +87,6 @@ def test_diff_says_what_moved() -> None:
     other = make(tactics=[sw.Pin("x", 0, "model"), sw.Pin("w", 1, "data")])
     text = make().diff(other)
     assert "data" in text and "model" in text and "x" in text
-
-
-CHILD = """
-import sys
-from tests.plans.runs import plan_for
-plan_for(sys.argv[1], {"data": 4, "model": 2}, seconds=0.3).save(sys.argv[2])
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("program", ["moe_forward"])
-def test_same_seed_same_bytes(program: str, tmp_path: Path) -> None:
-    """Two processes whose sets and dicts are hashed differently write the same file."""
-    files = []
-    for hash_seed in ("1", "2"):
-        files.append(tmp_path / f"{hash_seed}.json")
-        env = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)}
-        subprocess.run(
-            [sys.executable, "-c", CHILD, program, str(files[-1])], env=env, check=True, timeout=240
-        )
-    assert files[0].read_bytes() == files[1].read_bytes()
 
 
 # Bad files --------------------------------------------------------------------------------------

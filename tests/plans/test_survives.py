@@ -81,7 +81,49 @@ TRANSFORMATIONS: dict[str, Callable[[Callable[..., Any]], Any]] = {
         jax.grad(lambda x: jnp.sum(f(PARAMS, x) ** 2)), (X,), (jnp.ones_like(X),)
     ),
     "checkpoint": lambda f: jax.grad(lambda x: jax.checkpoint(f)(PARAMS, x).sum())(X),
-}
+    "checkpoint in scan, grad": lambda f: jax.grad(
+        lambda p: jax.lax.scan(
+            lambda x, _: (jax.checkpoint(f, policy=jax.checkpoint_policies.dots_saveable)(p, x), 0),
+            X, None, 3,
+        )[0].sum()
+    )(PARAMS),
+    "cond around it": lambda f: jax.lax.cond(X[0, 0] > 9, lambda x: x, lambda x: f(PARAMS, x), X),
+    "grad of cond": lambda f: jax.grad(
+        lambda x: jax.lax.cond(x[0, 0] < 9, lambda x: f(PARAMS, x), lambda x: x, x).sum()
+    )(X),
+    "while around it": lambda f: jax.lax.while_loop(
+        lambda c: c[0] < 2, lambda c: (c[0] + 1, f(PARAMS, c[1])), (0, X)
+    ),
+    "vmap of scan": lambda f: jax.vmap(
+        lambda x: jax.lax.scan(lambda x, _: (f(PARAMS, x), x.sum()), x, None, 2)
+    )(jnp.stack([X, -X])),
+    "vmap along the last dim": lambda f: jax.vmap(f, in_axes=(None, 2), out_axes=1)(
+        PARAMS, jnp.stack([X, -X], 2)
+    ),
+    "lax.map": lambda f: jax.lax.map(lambda x: f(PARAMS, x), jnp.stack([X, -X])),
+    "jacobian": lambda f: jax.jacrev(lambda x: f(PARAMS, x).sum(0))(X),
+    "linearize": lambda f: jax.linearize(lambda x: f(PARAMS, x), X)[1](jnp.ones_like(X)),
+    "vjp, later": lambda f: jax.vjp(f, PARAMS, X)[1](jnp.ones_like(X)),
+    "a gradient of one's own": lambda f: jax.grad(lambda x: _doubled(f)(x).sum())(X),
+    "itself twice": lambda f: f(PARAMS, f(PARAMS, X)),
+    "jit, scan, vmap and grad": lambda f: jax.jit(
+        lambda p, xs: jax.lax.scan(
+            lambda p, x: (
+                jax.tree.map(jnp.subtract, p, jax.grad(
+                    lambda p: jax.vmap(lambda x: f(p, x).mean())(jnp.stack([x, -x])).mean()
+                )(p)), 0,
+            ),
+            p, xs,
+        )[0]
+    )(PARAMS, jnp.stack([X, 2 * X])),
+}  # fmt: skip
+
+
+def _doubled(f: Callable[..., Any]) -> Callable[..., Any]:
+    """f with a derivative that is twice its own."""
+    doubled = jax.custom_vjp(lambda x: f(PARAMS, x))
+    doubled.defvjp(lambda x: jax.vjp(lambda x: f(PARAMS, x), x), lambda pull, g: (2 * pull(g)[0],))
+    return doubled
 
 
 @pytest.mark.parametrize("name", TRANSFORMATIONS)
@@ -375,6 +417,61 @@ def test_settings_of_jax(name: str) -> None:
         close(out, forward(params, x))
 
 
+# What a caller may have switched on after the plan was made.
+AROUND: dict[str, Callable[[], Any]] = {
+    "disable_jit": jax.disable_jit,
+    "debug_nans": lambda: jax.debug_nans(True),
+    "debug_infs": lambda: jax.debug_infs(True),
+    "set_mesh": lambda: jax.set_mesh(jax.make_mesh((4, 2), ("data", "model"))),
+    "set_mesh, automatic axes": lambda: jax.set_mesh(
+        jax.make_mesh((4, 2), ("data", "model"), (jax.sharding.AxisType.Auto,) * 2)
+    ),
+    "set_mesh of other axes": lambda: jax.set_mesh(
+        jax.make_mesh((8,), ("z",), (jax.sharding.AxisType.Auto,))
+    ),
+    "checking_leaks": jax.checking_leaks,
+    "strict promotion": lambda: jax.numpy_dtype_promotion("strict"),
+    "no rank promotion": lambda: jax.numpy_rank_promotion("raise"),
+    "another default device": lambda: jax.default_device(jax.devices()[3]),
+    "another precision": lambda: jax.default_matmul_precision("float32"),
+    "another random generator": lambda: jax.default_prng_impl("rbg"),
+    "x64": lambda: jax.enable_x64(True),
+}
+
+
+@pytest.mark.parametrize("name", AROUND)
+def test_called_under_settings_of_jax(name: str, the_plan: sw.Plan, planned: Any) -> None:
+    """A plan that was made before: called, differentiated, and nested in jit under a setting."""
+    placed, want = the_plan.place(PARAMS, X), forward(PARAMS, X)
+    with AROUND[name]():
+        fresh = the_plan.jit(forward)
+        outs = [planned(*placed), fresh(*placed), jax.jit(fresh)(*placed)]
+        grads = jax.grad(lambda p: jnp.sum(fresh(p, placed[1]) ** 2))(placed[0])
+    for out in outs:
+        close(out, want)
+    close(grads, jax.grad(lambda p: jnp.sum(forward(p, X) ** 2))(PARAMS))
+
+
+def test_debug_nans_finds_a_nan_of_a_planned_function() -> None:
+    def root(x: jax.Array) -> jax.Array:
+        return jnp.sqrt(x)
+
+    planned = plan(root, X, tactics=[sw.Pin("x", 0, "data")]).jit(root)
+    with jax.debug_nans(True), pytest.raises(FloatingPointError):
+        jax.block_until_ready(planned(-jnp.abs(X) - 1))
+
+
+def test_donated_by_a_jit_around_it(the_plan: sw.Plan, planned: Any) -> None:
+    params, x = the_plan.place(PARAMS, X)
+    placed = the_plan.place(PARAMS, np.asarray(X))[1]
+    around = jax.jit(
+        lambda p, x: planned(p, x) + 0 * x, donate_argnums=1, out_shardings=placed.sharding
+    )
+    out = around(params, placed)
+    assert placed.is_deleted() and not x.is_deleted()
+    close(out, forward(PARAMS, X))
+
+
 @pytest.mark.parametrize("level", ["log", "disallow", "disallow_explicit"])
 def test_transfer_guards(level: str, the_plan: sw.Plan, planned: Any) -> None:
     """What plan.place has placed is not moved again, on the first call or later."""
@@ -395,6 +492,22 @@ def test_numpy_and_weak_types(planned: Any) -> None:
     close(weak.jit()(X, three), X * 3)
     strong = plan(lambda x, s: x * s, X, jnp.float32(2), tactics=[sw.Pin("x", 0, "data")])
     close(strong.jit()(X, np.float32(3)), X * 3)
+
+
+@pytest.mark.parametrize("pin", [sw.Pin("x", 0, "data"), sw.Pin("w", 1, "model")], ids=str)
+def test_quantised_weights(pin: sw.Pin) -> None:
+    """int4, whole and split; ahead of time JAX refuses them on several devices, with or without."""
+    w = (np.arange(64).reshape(8, 8) % 15 - 7).astype(jnp.int4)
+
+    def f(x: jax.Array, w: jax.Array) -> jax.Array:
+        return x @ w.astype(jnp.float32)
+
+    p = plan(f, X, w, tactics=[pin])
+    close(p.jit(f)(X, w), f(X, w))
+    close(p.jit(f)(*p.place(X, w)), f(X, w))
+    assert p.verify(run=True)
+    with pytest.raises(ValueError, match="layouts that disagree"):
+        p.jit(f).lower(X, w).compile()(*p.place(X, w))
 
 
 POLICIES: dict[str, Any] = {

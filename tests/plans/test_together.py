@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -40,6 +41,26 @@ def test_threads_make_the_plans_that_one_thread_makes() -> None:
     with ThreadPoolExecutor(4) as pool:
         together = [made.record for made in pool.map(plan, widths)]
     assert together == alone
+
+
+LEFT = """
+from benchmarks.many_plans import blocks_left, plan, trace
+for work in (trace, plan):
+    for number in range(3):
+        work(number)
+print(blocks_left(trace, range(100, 110)), blocks_left(plan, range(200, 210)))
+"""
+
+
+@pytest.mark.slow
+def test_plans_leave_nothing_behind_but_what_jax_keeps() -> None:
+    """Prices of dots were kept for every size that was ever asked for."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    child = subprocess.run(
+        [sys.executable, "-c", LEFT], env=environment, stdout=subprocess.PIPE, text=True, check=True
+    )
+    traced, planned = map(float, child.stdout.split())
+    assert planned < traced + 20
 
 
 KILLED = """

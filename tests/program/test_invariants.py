@@ -13,6 +13,7 @@ from shardwright.errors import ShardwrightError
 from shardwright.program import Program, trace
 from shardwright.program.invariants import check
 from tests.frameworks.programs import PROGRAMS
+from tests.tiny import analysis_of
 
 ZOO = zoo.programs("tiny")
 
@@ -20,7 +21,7 @@ ZOO = zoo.programs("tiny")
 @pytest.mark.parametrize("name", ZOO)
 def test_zoo(name: str) -> None:
     example = ZOO[name]
-    program = trace(example.fn, *example.args, donate_argnums=example.donate_argnums)
+    program = analysis_of(name).program
     check(program)
     assert not program.opaque
     if example.donate_argnums:

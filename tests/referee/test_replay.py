@@ -130,7 +130,7 @@ def test_a_roofline_of_what_has_no_estimate() -> None:
 
 
 def test_a_roofline_reads_slices_not_what_they_are_cut_from() -> None:
-    """One layer of stacked weights; one layer written in place, fused or not."""
+    """One layer of stacked weights; one written in place, fused or not; rows of a table."""
     device = Device(
         name="round", flops_per_s={"f32": 1e3}, vector_flops_per_s=1e3, memory_bytes=10**9,
         memory_bytes_per_s=1e4, link_bytes_per_s=1.0,
@@ -152,9 +152,17 @@ def test_a_roofline_reads_slices_not_what_they_are_cut_from() -> None:
   ROOT %u = f32[8,4]{1,0} dynamic-update-slice(%w, %y, %i, %i)
 }
 
-ENTRY %main (w: f32[8,4], i: s32[]) -> f32[8,4] {
+%look (w: f32[8,4], j: s32[2,1]) -> f32[2,4] {
+  %w = f32[8,4]{1,0} parameter(0)
+  %j = s32[2,1]{1,0} parameter(1)
+  ROOT %g = f32[2,4]{1,0} gather(%w, %j), offset_dims={1}, slice_sizes={1,4}
+}
+
+ENTRY %main (w: f32[8,4], i: s32[], j: s32[2,1]) -> f32[8,4] {
   %w = f32[8,4]{1,0} parameter(0)
   %i = s32[] parameter(1)
+  %j = s32[2,1]{1,0} parameter(2)
+  %rows = f32[2,4]{1,0} fusion(%w, %j), kind=kLoop, calls=%look
   %plain = f32[1,4]{1,0} dynamic-slice(%w, %i, %i), dynamic_slice_sizes={1,4}
   %fused = f32[4]{0} fusion(%w, %i), kind=kLoop, calls=%cut
   ROOT %put.1 = f32[8,4]{1,0} fusion(%w, %fused, %i), kind=kLoop, calls=%put
@@ -167,3 +175,4 @@ ENTRY %main (w: f32[8,4], i: s32[]) -> f32[8,4] {
     assert seconds["plain"] == pytest.approx((2 * row + 2 * index) / 1e4)
     assert seconds["fused"] == pytest.approx((2 * row + index) / 1e4)
     assert seconds["put.1"] == pytest.approx((3 * row + index) / 1e4)
+    assert seconds["rows"] == pytest.approx((2 * 2 * row + 2 * index) / 1e4)

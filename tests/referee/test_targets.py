@@ -5,6 +5,13 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -15,10 +22,11 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from shardwright.errors import ShardwrightError
-from shardwright.referee import host_child
+from shardwright.referee import process
 from shardwright.referee.child import Request
 from shardwright.referee.compiled import involuntary_remats, totals
-from shardwright.referee.host_child import _environment, compile_in_child
+from shardwright.referee.host_child import compile_in_child
+from shardwright.referee.process import _environment, ask
 from shardwright.referee.targets import (
     Target,
     compile_for,
@@ -158,7 +166,7 @@ def test_a_missing_extra_is_named(
 
 def test_this_process_and_a_child_compile_the_same_program() -> None:
     here = compile_for(parse_target(None), build, shapes(), mesh=MESH)
-    child = compile_in_child(build, shapes(), {}, MESH, 8)
+    child, _ = compile_in_child(build, shapes(), {}, MESH, 8)
     assert child.memory == {
         name: getattr(here.memory, name) for name in here.memory.__dataclass_fields__
     }
@@ -203,8 +211,8 @@ def test_warnings_come_back_from_here_and_from_a_child() -> None:
     here = compile_for(parse_target("cpu:8"), reshards, args, mesh=MESH)
     again = compile_for(parse_target("cpu:8"), reshards, args, mesh=MESH)  # not from a cache
     assert involuntary_remats(again.stderr) == 1
-    child = compile_in_child(reshards, args, {}, MESH, 8)
-    assert involuntary_remats(child.stderr) == involuntary_remats(here.stderr) == 1
+    _, printed = compile_in_child(reshards, args, {}, MESH, 8)
+    assert involuntary_remats(printed) == involuntary_remats(here.stderr) == 1
 
 
 def test_a_child_takes_keys_static_arguments_and_narrow_types() -> None:
@@ -243,18 +251,87 @@ def test_shardings_left_open_are_the_compilers_choice_in_a_child_too() -> None:
     assert child.collectives == []
 
 
-def test_a_child_that_hangs_or_dies_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = Request(b"no program", 8, ([], []), [], [])
-    with pytest.raises(ShardwrightError, match="for 8 host devices failed with code") as died:
-        host_child.ask(broken, 8)
-    assert "Error" in died.value.facts["said"]  # what it printed last
-    monkeypatch.setattr(host_child, "LIMIT_S", 0.01)
-    with pytest.raises(ShardwrightError) as late:
-        host_child.ask(broken, 8)
-    assert str(late.value) == (
-        "the child process for 8 host devices was not done after 0.01 s and was ended\n"
-        "  try     a smaller program: fewer layers, or fewer devices"
+SILENT = Request(b"no program", "cpu:8", list(range(8)), ([], []))
+
+# {a compiler that fails: (the code of its process, what is said)}
+BROKEN = {
+    "hangs": (
+        "import sys, time; print('pass 7 of 9'); sys.stdout.flush(); time.sleep(60)",
+        "the compiler for cpu:8 was not done after 2 s and was ended\n"
+        "  said    pass 7 of 9\n"
+        "  try     timeout= for more seconds, or a smaller program: fewer layers or devices",
+    ),
+    "hangs in an assembler": (
+        "import subprocess; subprocess.run(['sleep', '60'])",
+        "the compiler for cpu:8 was not done after 2 s and was ended\n"
+        "  try     timeout= for more seconds, or a smaller program: fewer layers or devices",
+    ),
+    "aborts": (
+        "import os, sys; print('Check failed: n > 0', file=sys.stderr, flush=True); os.abort()",
+        "the process that compiles for cpu:8 was ended by SIGABRT\n"
+        "  said    Check failed: n > 0",
+    ),
+    "gives up": (
+        "import sys; sys.exit('no licence')",
+        "the process that compiles for cpu:8 failed: 1\n  said    no licence",
+    ),
+    "says nothing": ("pass", "the process that compiles for cpu:8 failed: 0"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_compiler_that_hangs_or_dies_is_reported(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, says = BROKEN[case]
+    monkeypatch.setattr(process, "COMMAND", (sys.executable, "-c", code))
+    started = time.monotonic()
+    with pytest.raises(ShardwrightError) as error:
+        ask(SILENT, 2)
+    assert str(error.value) == says
+    assert time.monotonic() - started < 30
+
+
+def test_a_program_that_is_none_is_reported_with_the_end_of_the_traceback() -> None:
+    with pytest.raises(ShardwrightError, match="that compiles for cpu:8 failed: 1") as died:
+        ask(SILENT)
+    assert "Error" in died.value.facts["said"]
+
+
+def test_a_limit_is_kept_by_targets_that_this_process_could_compile_for_too() -> None:
+    with pytest.raises(ShardwrightError, match=r"cpu:8 was not done after 0\.01 s"):
+        compile_for(parse_target("cpu:8"), build, shapes(), mesh=MESH, timeout=0.01)
+    with pytest.raises(ShardwrightError, match="compiled in this process") as here:
+        compile_for(parse_target(None), build, shapes(), mesh=MESH, timeout=60)
+    assert here.value.facts["try"].startswith("target cpu:8")
+
+
+def test_a_compiler_does_not_outlive_who_asked() -> None:
+    """A killed parent cannot end its child: the child sees that it is alone."""
+    code = (
+        "import os, sys\n"
+        "from shardwright.referee import child\n"
+        "child.LOOK_S = 0.1\n"
+        "child.answer = lambda request: __import__('time').sleep(60)\n"
+        "open(sys.argv[1], 'w').write(str(os.getpid()))\n"
+        "child.main(sys.argv[2], 'unused')\n"
     )
+    with tempfile.TemporaryDirectory() as folder:
+        pid, request = Path(folder, "pid"), Path(folder, "request")
+        request.write_bytes(pickle.dumps(asdict(SILENT)))
+        inner = [sys.executable, "-c", code, str(pid), str(request)]
+        parent = subprocess.Popen(
+            [sys.executable, "-c", f"import subprocess; subprocess.run({inner!r})"],
+            env=_environment("cpu:8"),
+        )
+        while not pid.exists() or not pid.read_text():
+            time.sleep(0.05)
+        parent.kill()
+        parent.wait()
+        child, waited = Path("/proc", pid.read_text()), time.monotonic()
+        while child.exists() and time.monotonic() - waited < 30:
+            time.sleep(0.05)
+        assert not child.exists()
 
 
 def test_a_program_that_calls_back_compiles_in_a_child_but_does_not_run() -> None:
@@ -285,7 +362,7 @@ def test_a_child_has_threads_for_all_devices_and_their_work(
     given: str, count: int, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NPROC", given)
-    assert _environment(count)["NPROC"] == str(threads)
+    assert _environment(f"cpu:{count}")["NPROC"] == str(threads)
 
 
 @pytest.mark.parametrize("target, mesh", [("cpu:8", MESH), ("cpu:16", WIDE)])

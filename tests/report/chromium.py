@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 PATH = next((found for name in NAMES if (found := shutil.which(name))), None)
@@ -20,6 +20,14 @@ FLAGS = (
     "--disable-extensions", "--disable-background-networking", "--disable-dev-shm-usage",
     "--remote-debugging-pipe",
 )  # fmt: skip
+
+
+class Node(NamedTuple):
+    """One thing on a page, as a screen reader has it."""
+
+    role: str
+    name: str
+    properties: dict[str, Any]
 
 
 class Browser:
@@ -32,7 +40,7 @@ class Browser:
         target = self._send("Target.createTarget", {"url": "about:blank"})["targetId"]
         given = {"targetId": target, "flatten": True}
         self._session = self._send("Target.attachToTarget", given)["sessionId"]
-        for domain in ("Page", "Runtime", "Log", "Network"):
+        for domain in ("Page", "Runtime", "Log", "Network", "Accessibility"):
             self.call(f"{domain}.enable")
 
     def _send(self, method: str, given: dict[str, Any], session: str | None = None) -> Any:
@@ -89,10 +97,21 @@ class Browser:
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
 
+    def spoken(self) -> list[Node]:
+        """What a screen reader finds, in its order: the nodes of the accessibility tree."""
+        return [
+            Node(
+                node["role"]["value"], node.get("name", {}).get("value", "").strip(),
+                {one["name"]: one["value"].get("value") for one in node.get("properties", ())},
+            )
+            for node in self.call("Accessibility.getFullAXTree")["nodes"] if not node["ignored"]
+        ]  # fmt: skip
+
     def press(self, key: str) -> None:
         """A key, where the focus is."""
-        for kind in ("keyDown", "keyUp"):
-            self.call("Input.dispatchKeyEvent", type=kind, key=key)
+        code = {"windowsVirtualKeyCode": 9} if key == "Tab" else {}  # which the browser acts on
+        for kind in ("rawKeyDown", "keyUp"):
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, **code)
 
     def screenshot(self, path: Path) -> None:
         """Writes the whole page as a picture."""

@@ -46,5 +46,5 @@ def test_other_programs_meshes_and_devices_are_named() -> None:
         "device: tpu-v5e -> h100",
         f"the computation: {old.ops} ops -> 3 ops",
         "arguments",
-        "  batch['more']: none -> f32[2]",
+        "  batch.more: none -> f32[2]",
     ]

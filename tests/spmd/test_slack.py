@@ -116,3 +116,19 @@ def test_every_movement_has_a_word() -> None:
         assert len(hidden) == sum(v != LITERAL for v in op.operands)
         assert all(BLOCKS <= phase < slack.phases for phase in (*hidden, slack.results[op.index]))
     assert slack.phases == 3  # forward, backward, update
+
+
+def test_the_gradient_of_a_lookup_hides_behind_the_update() -> None:
+    """It is made last, when no dot is left; the updates of other weights still run."""
+
+    def step(table: Any, w: Any, tokens: Any) -> Any:
+        grads = jax.grad(lambda table, w: jnp.sum((table[tokens] @ w) ** 2), argnums=(0, 1))
+        return [p - 0.1 * g for p, g in zip((table, w), grads(table, w), strict=True)]
+
+    program = trace(step, jnp.ones((16, 8)), W, jnp.zeros(4, int))
+    slack = find_slack(program)
+    (scatter,) = [op for op in program.ops if op.name == "scatter-add"]
+    update = max(slack.phase)
+    assert slack.phase[scatter.index] == update - 1
+    assert slack.results[scatter.index] == update
+    assert slack.operands[scatter.index][-1] == update  # nor is anything left that it keeps waiting

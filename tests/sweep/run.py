@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,18 +26,18 @@ MESHES = ("4x2", "2x2x2")
 Row = dict[str, Any]
 
 
-def judge(name: str) -> list[Row]:
+def judge(name: str, limit_s: float = LIMIT_S) -> list[Row]:
     """One row per mesh; what a child did not say because it died or hung is a row as well."""
     command = [sys.executable, "-m", "tests.sweep.worker", name, *MESHES]
     environment = {**os.environ, **ENVIRONMENT, "SHARDWRIGHT_CACHE": "", "KERAS_BACKEND": "jax"}
     try:
         done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=LIMIT_S
+            command, env=environment, capture_output=True, text=True, timeout=limit_s
         )
         out, ended = done.stdout, f"died with code {done.returncode}: {done.stderr[-300:]}"
     except subprocess.TimeoutExpired as late:
         out = late.stdout.decode() if isinstance(late.stdout, bytes) else late.stdout or ""
-        ended = f"not done after {LIMIT_S:.0f} s"
+        ended = f"not done after {limit_s:.0f} s"
     rows = [json.loads(line) for line in out.splitlines() if line.startswith('{"name"')]
     if rows and not rows[0]["mesh"]:
         return rows
@@ -52,6 +53,7 @@ def main() -> int:
     parser.add_argument("--write", type=Path, help="where the table goes")
     parser.add_argument("--rows", type=Path, help="a file of rows: those there are not run again")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds for one program")
     asked = parser.parse_args()
     chosen = [
         name for name in names()
@@ -62,7 +64,8 @@ def main() -> int:
         rows = [json.loads(line) for line in asked.rows.read_text().splitlines()]
     known = {row["name"] for row in rows}
     with ThreadPoolExecutor(asked.jobs) as pool:
-        for found in pool.map(judge, [name for name in chosen if name not in known]):
+        left = [name for name in chosen if name not in known]
+        for found in pool.map(partial(judge, limit_s=asked.limit), left):
             rows += found
             for row in found:
                 print(_line(row), flush=True)

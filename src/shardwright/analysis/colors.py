@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.sparse import coo_matrix
-from scipy.sparse.csgraph import connected_components
 
 from shardwright.analysis.compound import Atoms
-from shardwright.analysis.names import Names
+from shardwright.analysis.names import Names, components
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +59,7 @@ def find_colors(names: Names) -> Colors:
         if len(node_atoms[a]) == 1 and len(node_atoms[b]) == 1
         and _comparable(sizes[node_atoms[a][0]], sizes[node_atoms[b][0]])
     ]  # fmt: skip
-    pairs = np.array(links, np.int64).reshape(-1, 2)
-    graph = coo_matrix(
-        (np.ones(len(pairs), np.int8), (pairs[:, 0], pairs[:, 1])), shape=(len(sizes),) * 2
-    )
-    _, color = connected_components(graph, directed=False)
+    color = components(len(sizes), np.array(links, np.int64).reshape(-1, 2))
     atom_size = np.array(sizes, np.int64)
     # Dense color numbers in program order, over atoms that have something to split.
     seen: dict[int, int] = {}

@@ -85,9 +85,21 @@ def _again(saved: Plan, call: Found) -> Plan:
     "--target", "on", help="cpu:8, tpu:v5e:4x4, cuda:h100:2x8; this machine if not given."
 )
 @click.option("--run", is_flag=True, help="Also compare results with the unsharded function's.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="End the compiler of --target after so long; an hour if not given.",
+)
 @json_option
 def verify(
-    target: str, path: str, arguments: str, on: str | None, run: bool, as_json: bool
+    target: str,
+    path: str,
+    arguments: str,
+    on: str | None,
+    run: bool,
+    timeout: float | None,
+    as_json: bool,
 ) -> None:
     """Compile a saved plan: predicted against compiled. Exit code 1 when they disagree."""
     saved, call = load(path), find_call(target, arguments)
@@ -95,7 +107,7 @@ def verify(
         bound = saved.bind(call.fn, *call.args)
         if update is not None:
             update(f"compiling for {on or 'this machine'}" + " and running" * run)
-        found = bound.verify(on, run=run)
+        found = bound.verify(on, run=run, timeout=timeout)
     if as_json:
         rows = [
             {

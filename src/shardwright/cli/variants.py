@@ -23,7 +23,7 @@ from shardwright.cli.options import (
     options,
     target_argument,
 )
-from shardwright.cli.output import say, say_json, working, writable, write
+from shardwright.cli.output import say, say_json, search_progress, working, writable, write
 from shardwright.compare import compare as compare_all
 from shardwright.errors import ShardwrightError
 from shardwright.plan import load
@@ -74,7 +74,7 @@ def compare(targets: tuple[str, ...], arguments: str, **given: Any) -> None:
         args = () if own else find_arguments(module, arguments)
         variants[target.rpartition(":")[2] if len(targets) > 1 else target] = (fn, args)
     (first, args), *_ = variants.values()
-    with working("comparing"):
+    with working("tracing") as update:
         found = compare_all(
             *((first, *args) if grid else (variants,)), grid=grid or None,
             mesh=[parse_mesh(text) for text in given["meshes"]], device=list(given["devices"]),
@@ -82,6 +82,7 @@ def compare(targets: tuple[str, ...], arguments: str, **given: Any) -> None:
             tactics=[parse_tactic(text) for text in given["tactics"]] or None,
             seconds=given["seconds"], seed=given["seed"], cache=given["cache"],
             donate_argnums=given["donate"], static_argnums=given["static"],
+            progress=search_progress(update),
         )  # fmt: skip
     if given["save"] and found.best is not None:
         found.best.save(given["save"])
@@ -107,7 +108,8 @@ def advice(target: str, arguments: str, **given: Any) -> None:
     call = find_call(target, arguments)
     if (given["path"] is None) == (given["mesh"] is None):
         raise ShardwrightError("advice is on a plan", try_="--mesh data=4,model=4, or --plan FILE")
-    with working("planning"):
+    with working("tracing") as update:
+        progress = search_progress(update)
         if given["path"] is not None:
             plan = load(given["path"]).bind(call.fn, *call.args)
         else:
@@ -115,8 +117,9 @@ def advice(target: str, arguments: str, **given: Any) -> None:
                 call.fn, *call.args, mesh=parse_mesh(given["mesh"]), device=given["device"],
                 memory=parse_bytes(given["memory"]), static_argnums=given["static"],
                 donate_argnums=given["donate"] or call.donated, cache=given["cache"],
+                progress=progress,
             )  # fmt: skip
-        found = plan.advice()
+        found = plan.advice(progress=progress)
     _say(found, given)
 
 

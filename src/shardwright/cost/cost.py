@@ -12,6 +12,7 @@ class Cost:
     compute_s: float = 0.0
     link_s: float = 0.0
     hidden_s: float = 0.0  # of link_s, behind compute
+    host_s: float = 0.0  # of copies to the host's memory and back, beside compute and links
     peak_bytes: int = 0
     overlap: float | None = None  # what the user said of overlap; None: the model of docs/cost.md
 
@@ -22,5 +23,5 @@ class Cost:
 
     @property
     def step_s(self) -> float:
-        """Compute, and the links that it does not hide."""
-        return self.compute_s + self.exposed_s
+        """Compute and the links that it does not hide; no less than the copies to the host."""
+        return max(self.compute_s + self.exposed_s, self.host_s)

@@ -85,6 +85,7 @@ class Device:
     fused_reduction: int = 0  # longer dims are reduced from memory, not on the fly; 0: none are
     library_reduction: int = 0  # numbers from which on a library reduces, from memory; 0: none do
     memory_efficiency: float = 1.0  # reached by large streams
+    memory_tile_rows: int = 1  # of arrays in memory: fewer rows of the second last dim are padded
     matrix_tile: tuple[int, int, int] = (1, 1, 1)  # (m, n, k) to which a local dot is padded
     matrix_fill_rows: int = 0  # rows' worth of time to load one tile of weights
     matrix_units: int = 1  # tiles in flight that fill the device
@@ -108,6 +109,8 @@ class Device:
     half_bandwidth_bytes: float = 0.0  # size at which a collective reaches half of the peak
     # By kind the share of a hideable collective's seconds that runs beside compute (docs/cost.md).
     hides: Mapping[str, float] = field(default_factory=dict)
+    # By kind the bytes of results up to which a compiler makes one collective of several.
+    combines: Mapping[str, float] = field(default_factory=dict)
     op_overhead_s: float = 0.0  # one kernel or op, however small
     aliases: tuple[str, ...] = ()
     source: str = "given by the user"
@@ -115,6 +118,7 @@ class Device:
     def __post_init__(self) -> None:
         object.__setattr__(self, "flops_per_s", dict(self.flops_per_s))
         object.__setattr__(self, "hides", dict(self.hides))
+        object.__setattr__(self, "combines", dict(self.combines))
         for name in ("matrix_tile", "torus", "aliases"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         _check(self)
@@ -209,13 +213,13 @@ def device(name: str | Device) -> Device:
     )
 
 
-def markdown_table(known: Mapping[str, Device] | None = None) -> str:
+def markdown_table() -> str:
     """The devices as a Markdown table, the one in docs/devices.md."""
     rows = [
         "| device | bf16 FLOP/s | memory bytes (usable) | memory bytes/s | links | beyond |",
         "|---|---|---|---|---|---|",
     ]
-    for hw in (devices() if known is None else known).values():
+    for hw in devices().values():
         if hw.topology == "torus":
             shape = "x".join(map(str, hw.torus))
             links = f"{hw.link_bytes_per_s:.2g} per link, {len(hw.torus)}-D torus up to {shape}"
@@ -248,6 +252,7 @@ def load_devices(path: str | Path) -> dict[str, Device]:
 
 
 def _read(path: Path, known: Mapping[str, Device]) -> dict[str, Device]:
+    """The devices of a file of tables; `known` are those that a table may be like."""
     found: dict[str, Device] = {}
     for name, table in tomllib.loads(path.read_text(encoding="utf-8")).items():
         if not isinstance(table, dict):
@@ -297,7 +302,8 @@ def _check(device: Device) -> None:
     rates = [
         f.name for f in fields(device) if f.name.endswith("_per_s") and f.name not in _REQUIRED
     ]
-    sizes = ("matrix_tile", "torus", "wrap_multiple", "wrap_chips", "buffer_bytes")
+    sizes = ["matrix_tile", "torus", "wrap_multiple", "wrap_chips", "buffer_bytes"]
+    sizes += ["memory_tile_rows"]
     for names, fits, try_ in (
         (positive, lambda n: n >= _LEAST, "a positive number"),
         (rates, lambda n: n == 0 or n >= _LEAST, "a positive number, or 0 where there is none"),
@@ -312,6 +318,11 @@ def _check(device: Device) -> None:
         raise ShardwrightError(
             f"device {device.name!r} has hides = {device.hides}",
             try_='parts of 1 by kind: hides={"all-gather": 0.9}',
+        )
+    if not all(kind in _COLLECTIVES and size >= 0 for kind, size in device.combines.items()):
+        raise ShardwrightError(
+            f"device {device.name!r} has combines = {device.combines}",
+            try_='bytes by kind: combines={"all-gather": 31457287}',
         )
     if device.topology not in _TOPOLOGIES:
         raise ShardwrightError(

@@ -32,7 +32,7 @@ from shardwright.spmd.sums import reduced_once
 from shardwright.spmd.weights import DeferredReduction, SharedTransfer, Weights
 
 Cell = int | bytes  # the address of a cell
-NOT_PRICED = -1
+NOT_PRICED = -1  # the row of a cell that nobody has looked at
 MOST_CELLS = 1 << 62  # of all tables that are addressed by numbers; a larger one is by bytes
 
 
@@ -222,18 +222,26 @@ class FactorGraph:
             cells += self._first
         else:
             cells = np.repeat(self._first[None], len(placements), 0)
-        wanted = cells.ravel().tolist()
-        rows = np.fromiter(map(self._row_of.__getitem__, wanted), np.int64, len(wanted))
-        rows = rows.reshape(cells.shape)
+        rows = self._known_rows(cells)
         for f in self._wide:
             scope = list(self.factors[f].scope)
             rows[:, f] = [self._row(_wide_cell(f, at), f, at) for at in placements[:, scope]]
-        for b, f in np.argwhere(rows == NOT_PRICED).tolist():
-            cell = int(cells[b, f])
-            row = self._row_of[cell]  # it may have been priced for another state just now
-            if row == NOT_PRICED:
-                row = self._row(cell, f, placements[b, list(self.factors[f].scope)])
-            rows[b, f] = row
+        missing = rows == NOT_PRICED
+        if missing.any():
+            states, factors = np.nonzero(missing)
+            fresh, first = np.unique(cells[missing], return_index=True)
+            new = zip(fresh.tolist(), states[first].tolist(), factors[first].tolist(), strict=True)
+            for cell, b, f in new:
+                self._row(cell, f, placements[b, list(self.factors[f].scope)])
+            rows[missing] = list(map(self._row_of.__getitem__, cells[missing].tolist()))
+        return rows
+
+    def _known_rows(self, cells: np.ndarray) -> np.ndarray:
+        """[B, F] the rows of cells; states that differ little from the first are soon done."""
+        find = self._row_of.__getitem__
+        rows = np.repeat(np.array([[find(cell) for cell in cells[0].tolist()]]), len(cells), 0)
+        other = np.flatnonzero(cells != cells[0])
+        rows.ravel()[other] = [find(cell) for cell in cells.ravel()[other].tolist()]
         return rows
 
     def cells(self, factor: int, placements: np.ndarray) -> list[Cell]:
@@ -292,6 +300,8 @@ class FactorGraph:
             for slot, column, times in hiding.links[op.index]:
                 if moves := (choice.operand_moves + choice.result_moves)[slot]:
                     columns[column] += times * self._prices.hideable_s(moves)
+                    alone_s = (choice.operand_s + choice.result_s)[slot]
+                    link += times * (self._prices.slack_s(moves) - alone_s)
             link += exchange_w[op.index] * choice.exchange_s
             link += sum(map(mul, operand_w[op.index], choice.operand_s))
             link += sum(map(mul, result_w[op.index], choice.result_s))
@@ -337,13 +347,19 @@ class FactorGraph:
         """(phase, seconds, hideable ones): to each way in which it is needed a value moves once."""
         if all(atom == REPLICATED for atom in stored[transfer.layout]):  # slices are free
             return transfer.phase, 0.0, 0.0
-        moved: dict[Placement, tuple[float, list[Move]]] = {}
+        moved: dict[Placement, list[Move]] = {}
         for c, slot in transfer.uses:
             choice = self.choose(self._classes[c], stored)
-            moved[choice.needs[slot]] = choice.operand_s[slot], choice.operand_moves[slot]
-        seconds = sum(s for s, _ in moved.values())
-        hideable = sum(self._prices.hideable_s(moves) for _, moves in moved.values())
-        return transfer.phase, transfer.weight * seconds, transfer.weight * hideable
+            moved[choice.needs[slot]] = choice.operand_moves[slot]
+        return self._moved(
+            transfer.phase, transfer.weight, [m for ms in moved.values() for m in ms]
+        )
+
+    def _moved(self, phase: int, weight: float, moves: Sequence[Move]) -> tuple[int, float, float]:
+        """(phase, seconds, hideable ones) of moves that happen so often."""
+        has_slack = self.hiding.number(phase) is not None
+        seconds = self._prices.slack_s(moves) if has_slack else sum(map(self._prices.move_s, moves))
+        return phase, weight * seconds, weight * self._prices.hideable_s(moves)
 
     def _deferred(
         self, one: DeferredReduction, stored: Mapping[int, Placement]
@@ -360,8 +376,7 @@ class FactorGraph:
         phase, weight = one.phase, one.weight
         if once and once.after_loop:
             phase, weight = one.phase_after, one.after_loop
-        seconds = sum(map(self._prices.move_s, moves))
-        return phase, weight * seconds, weight * self._prices.hideable_s(moves)
+        return self._moved(phase, weight, moves)
 
     def _copies(self, op: OpClass, choice: Choice, stored: Mapping[int, Placement]) -> int:
         """Bytes that exist besides operands and results while an op, or what a tie enters, runs."""

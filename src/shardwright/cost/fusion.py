@@ -148,6 +148,7 @@ def find_fusions(program: Program, device: Device) -> Fusion:
     for op in program.ops:
         if op.tie is Tie.RETURN and not materialised[same[op.operands[0]]]:
             traffic[op.results[0]] += 1  # computed straight into the result
+    traffic[[v.type.host for v in program.values]] = 0  # no memory of the device
     for value, of in enumerate(same):
         materialised[value], sources[value] = materialised[of], sources[of]
     return Fusion(materialised, traffic, sources)

@@ -13,9 +13,13 @@ for every *weight* w in [0, 1] (op_table.py).
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 import numpy as np
 
-from shardwright.spmd.slack import BLOCKS
+from shardwright.program.types import TOP, Program
+from shardwright.rules.rule import MATRIX
+from shardwright.spmd.slack import BLOCKS, Slack
 from shardwright.spmd.weights import Weights
 
 
@@ -41,6 +45,7 @@ class Hiding:
 
     @property
     def columns(self) -> int:
+        """How many columns there are: two for each phase."""
         return 2 * len(self.phases)
 
     def number(self, phase: int) -> int | None:
@@ -54,6 +59,18 @@ class Hiding:
     def link_column(self, phase: int) -> int | None:
         """The column of a phase's hideable links."""
         return 2 * self._number[phase] + 1 if phase in self._number else None
+
+
+def unrolled_bytes(program: Program, slack: Slack) -> int:
+    """Bytes of the gradients that one phase hands on; 0 where most of them are made in a loop."""
+    made: dict[tuple[int, int], int] = defaultdict(int)  # (region, phase) -> bytes
+    for op in program.ops:
+        if slack.results[op.index] != BLOCKS and op.rule.unit == MATRIX:
+            made[op.region, slack.phase[op.index]] += sum(
+                program.values[v].bytes for v in op.results
+            )
+    (region, _), most = max(made.items(), key=lambda one: one[1], default=((TOP, BLOCKS), 0))
+    return most if region == TOP else 0
 
 
 def hidden_s(columns: np.ndarray) -> np.ndarray:

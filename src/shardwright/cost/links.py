@@ -62,6 +62,7 @@ class Curve(NamedTuple):
     s_per_root_byte: float
 
     def seconds(self, bytes: float) -> float:
+        """Seconds of one collective of this size."""
         return self.latency_s + self.s_per_byte * bytes + self.s_per_root_byte * math.sqrt(bytes)
 
 
@@ -226,6 +227,7 @@ class Network:
         return levels
 
     def _check(self, kind: str, axes: tuple[str, ...]) -> None:
+        """Raises a ShardwrightError unless the mesh can have such a collective."""
         if kind not in KINDS and kind not in PRICED_AS:
             raise ShardwrightError(f"unknown collective {kind!r}", try_=", ".join(KINDS))
         for name in axes:

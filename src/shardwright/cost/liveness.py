@@ -3,6 +3,7 @@
 A buffer lives from the op that writes it to the last op that reads it, directly or through
 fused work. Arguments and results live throughout; a result that takes the place of a donated
 argument has no buffer of its own, nor has elementwise work that can write over what it reads last.
+An array in the host's memory has none on the device.
 What a loop reads lives until the loop ends, what it returns from its start.
 """
 
@@ -22,7 +23,7 @@ from shardwright.rules.rule import MATRIX
 from shardwright.spmd.opclass import NO_CLASS, OpClasses, stays
 from shardwright.spmd.slack import BLOCKS, Slack
 
-NO_POINT = -1
+NO_POINT = -1  # when a value that is never in memory is first there
 # A repeated layer has at most this many points of one op class that can be peaks; the
 # zoo has the same peaks with anything from 8 to 256.
 PERIOD = 64
@@ -119,7 +120,8 @@ def find_lifetimes(
             if result in aliased:
                 shared[result] = True
     _reuse(program, fusion, schedule, device, shared, last)
-    none = shared | ~fusion.materialised | (last == NO_POINT)
+    host = np.array([v.type.host for v in program.values], bool)
+    none = shared | ~fusion.materialised | (last == NO_POINT) | host
     first[none] = last[none] = NO_POINT
     return Lifetimes(first, last)
 
@@ -276,16 +278,19 @@ def peak_points(
 
 
 def _first_of_equal(rows: np.ndarray) -> np.ndarray:
-    key = rows @ np.random.default_rng(0).integers(1, 1 << 40, rows.shape[1])
-    _, index = np.unique(key, return_index=True)
-    return np.sort(index)
+    """Indices of the first of each set of equal rows, ascending."""
+    first: dict[bytes, int] = {}
+    for i, row in enumerate(rows):
+        first.setdefault(row.tobytes(), i)
+    return np.array(list(first.values()), np.int64)
 
 
 def _run_ends(rows: np.ndarray, period: int) -> np.ndarray:
-    """Drops each row on or below the middle of the two that stand k before and k after it.
+    """Indices of points above the chord of their neighbours k before and k after, for all k.
 
-    Of the rows that are largest in some state, the last has nothing as large after it, so it
-    is never dropped: dropping for any k at once is safe.
+    A point on or below the chord is no larger than the larger of the two neighbours, whatever the
+    bytes of a layout are: in a stack of equal layers only its first and last can be the peak. A
+    point that is largest in some state, and the last such, is above every chord: it stays.
     """
     inside = np.zeros(len(rows), bool)
     for k in range(1, min(period, (len(rows) - 1) // 2) + 1):

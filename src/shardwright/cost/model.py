@@ -17,7 +17,7 @@ from shardwright.cost.cost import Cost
 from shardwright.cost.devices import Device
 from shardwright.cost.factor_graph import FactorGraph
 from shardwright.cost.fusion import find_fusions
-from shardwright.cost.hiding import Hiding, hidden_s
+from shardwright.cost.hiding import Hiding, hidden_s, unrolled_bytes
 from shardwright.cost.liveness import find_lasting, find_lifetimes, live_counts, peak_points
 from shardwright.cost.prices import DevicePrices
 from shardwright.cost.roofline import stream_s
@@ -25,6 +25,7 @@ from shardwright.cost.schedule import breadth_first, program_order
 from shardwright.mesh import Mesh
 from shardwright.program.manual import find_shard_maps
 from shardwright.program.types import TOP
+from shardwright.rules.rule import HOST
 from shardwright.spmd.decisions import Decisions, Placement
 from shardwright.spmd.follow import Choice
 from shardwright.spmd.ir import Collective, Ir, Partitioned, build_ir, find_collectives
@@ -43,17 +44,19 @@ class Costs:
     compute_s: np.ndarray  # [B]
     link_s: np.ndarray  # [B]
     hidden_s: np.ndarray  # [B]
+    host_s: np.ndarray  # [B]
     peak_bytes: np.ndarray  # [B]
     overlap: float | None
 
     @property
     def step_s(self) -> np.ndarray:
-        return self.compute_s + (self.link_s - self.hidden_s)
+        """[B] seconds of a step."""
+        return np.maximum(self.compute_s + (self.link_s - self.hidden_s), self.host_s)
 
     def __getitem__(self, i: int) -> Cost:
         return Cost(
             compute_s=float(self.compute_s[i]), link_s=float(self.link_s[i]),
-            hidden_s=float(self.hidden_s[i]),
+            hidden_s=float(self.hidden_s[i]), host_s=float(self.host_s[i]),
             peak_bytes=int(self.peak_bytes[i]), overlap=self.overlap,
         )  # fmt: skip
 
@@ -72,7 +75,8 @@ class CostModel:
         program = analysis.program
         self.analysis, self.mesh, self.device, self.overlap = analysis, mesh, device, overlap
         self.pinned = dict(pinned or {})  # value -> axes per dim, whatever the lists say
-        self.prices = DevicePrices(mesh, device)
+        self.slack = find_slack(program)
+        self.prices = DevicePrices(mesh, device, unrolled_bytes=unrolled_bytes(program, self.slack))
         self.sums = find_sums(program)
         self.layouts = Layouts(
             analysis, mesh.sizes, pinned, find_shard_maps(program, mesh),
@@ -80,7 +84,6 @@ class CostModel:
         )  # fmt: skip
         self.classes = fold_ops(analysis, self.layouts, find_trips(program, self.sums))
         self.fusion = find_fusions(program, device)
-        self.slack = find_slack(program)
         self.weights = weigh(program, self.sums, self.classes, self.layouts.of_value, self.slack)
         hides = overlap is None and bool(device.hides)
         self.schedule = (
@@ -103,6 +106,7 @@ class CostModel:
         self._temp_at = self.graph.temp_columns(self.points.temp_class)
         self._lasting_at = self.graph.temp_columns(self.lasting.ties, self.lasting.operands)
         self._live = np.ascontiguousarray(self.points.live.T)
+        self._host_s = self._host_copies()
         self.pins: dict[int, Placement] = {  # layout -> placement, whatever is decided
             i: layout.pinned for i, layout in enumerate(self.layouts.table)
             if layout.pinned is not None
@@ -118,6 +122,15 @@ class CostModel:
         np.add.at(per_layout, at, self.fusion.traffic * runs)
         return per_layout * stream_s(self.device, 1.0)
 
+    def _host_copies(self) -> np.ndarray:
+        """[layouts] seconds per byte that arrays are copied to the host's memory, or back."""
+        program, per_layout = self.analysis.program, np.zeros(len(self.layouts.table))
+        for op in program.ops if self.device.host_bytes_per_s else ():
+            if op.rule.unit == HOST:
+                copied = self.layouts.of_value[list(op.results)]
+                np.add.at(per_layout, copied, self.weights.region[op.region])
+        return per_layout / (self.device.host_bytes_per_s or 1.0)
+
     def evaluate(self, decisions: Sequence[Decisions]) -> Costs:
         """The costs of these decisions."""
         return self.costs(*self.place(decisions))
@@ -131,7 +144,8 @@ class CostModel:
             hidden = hidden_s(graph.column_sums(rows))
         else:
             hidden = self.overlap * np.minimum(compute_s, link_s)
-        return Costs(compute_s, link_s, hidden, peak, self.overlap)
+        host_s = local_bytes @ self._host_s
+        return Costs(compute_s, link_s, hidden, host_s, peak, self.overlap)
 
     def _point_bytes(self, rows: np.ndarray, local_bytes: np.ndarray) -> np.ndarray:
         """[B, points] the bytes that exist at each point: buffers, and copies that are moved."""
@@ -160,6 +174,11 @@ class CostModel:
         placements, _ = self.place([decisions])
         columns = self.graph.column_sums(self.graph.rows(placements))[0]
         return columns[0::2], columns[1::2]
+
+    def link_s(self, move: Move, phase: int) -> float:
+        """Seconds of a move that hides behind a phase, or blocks."""
+        has_slack = self.graph.hiding.number(phase) is not None
+        return self.prices.combined_s(move) if has_slack else self.prices.move_s(move)
 
     def hidden_of(self, decisions: Decisions) -> Callable[[Move, int], float]:
         """A function of a move and the phase that it hides behind: its seconds behind compute."""
@@ -224,7 +243,7 @@ def partitioned(model: CostModel, decisions: Decisions) -> Partitioned:
     """The program as decided, as the IR wants it."""
     return Partitioned(
         model.analysis.program, model.layouts, model.classes, model.stored(decisions),
-        model.choices(decisions), model.prices, model.mesh.axes, model.slack,
+        model.choices(decisions), model.prices, model.mesh.axes, model.slack, model.link_s,
         model.hidden_of(decisions),
     )  # fmt: skip
 

@@ -77,11 +77,11 @@ def computing(seconds: np.ndarray, times: Sequence[tuple[Phase, float]]) -> Char
     return out
 
 
-def moving(seconds: np.ndarray, hideable: np.ndarray, phase: Phase, times: float) -> Charge:
+def moving(found: Movements, phase: Phase, times: float) -> Charge:
     """What moves are charged that happen so often in a phase."""
     if phase is None:
-        return Charge(times * seconds)
-    return Charge(times * (seconds - hideable), {phase: times * hideable})
+        return Charge(times * found.seconds)
+    return Charge(times * (found.slack - found.hideable), {phase: times * found.hideable})
 
 
 class Leaf(NamedTuple):
@@ -104,6 +104,7 @@ class Payment(NamedTuple):
     phase: Phase
 
     def part(self, need: Placement) -> float:
+        """Times per step that it pays for this placement."""
         return next((part for known, part in self.parts if known == need), self.rest)
 
 
@@ -198,18 +199,20 @@ class Movements:
 
     def __init__(
         self, domain: Sequence[Placement], route: Callable[[Placement], Route],
-        hideable_s: Callable[[Sequence[Move]], float],
+        prices: DevicePrices,
     ) -> None:  # fmt: skip
-        self._domain, self._route, self._hideable_s = domain, route, hideable_s
+        self._domain, self._route, self._prices = domain, route, prices
         self.routes: list[Route | None] = [None] * len(domain)
         self.seconds = np.full(len(domain), np.nan)  # [domain] NaN: not met
-        self.hideable = np.full(len(domain), np.nan)  # [domain]
+        self.slack = np.full(len(domain), np.nan)  # [domain] seconds where there is slack
+        self.hideable = np.full(len(domain), np.nan)  # [domain] of these, beside compute
 
     def meet(self, numbers: np.ndarray) -> Movements:
         """Itself, with the routes of these numbers of the domain."""
         for n in np.unique(numbers[np.isnan(self.seconds[numbers])]).tolist():
             route = self.routes[n] = self._route(self._domain[n])
-            self.seconds[n], self.hideable[n] = route.seconds, self._hideable_s(route.moves)
+            self.seconds[n], self.slack[n] = route.seconds, self._prices.slack_s(route.moves)
+            self.hideable[n] = self._prices.hideable_s(route.moves)
         return self
 
 
@@ -240,7 +243,7 @@ class SlotRoutes:
         domain = self.domains[slot.layout_index]
         key = (slot.layout_index, len(domain), how)
         if key not in self._known:
-            self._known[key] = Movements(domain, route, self._prices.hideable_s)
+            self._known[key] = Movements(domain, route, self._prices)
         return self._known[key]
 
 
@@ -376,7 +379,7 @@ def _charge_slot(
     found = routes.operand(slot, need) if r < 0 else routes.result(op, slot, one, one.produced[r])
     out = Charge(np.zeros(len(found.routes)))
     for phase, times in moves:
-        out += moving(found.seconds, found.hideable, phase, times)
+        out += moving(found, phase, times)
     for leaf in share.leaves if r >= 0 else ():
         out += _charge_leaf(op, leaf, one, found, prices)
     return out
@@ -402,13 +405,13 @@ def _charge_leaf(
             if route is None:
                 out.append(np.nan)
                 continue
-            ways = [leaf.weight * _exposed_s(prices, route.moves, here)]
+            ways = [leaf.weight * _exposed_s(prices, route.moves, leaf.phase, here)]
             if one.partial:
                 common = _scaled(op, route.moves, leaf.sizes.here)
-                ways.append(leaf.weight * leaf.part * _exposed_s(prices, common, here))
+                ways.append(leaf.weight * leaf.part * _exposed_s(prices, common, leaf.phase, here))
                 if leaf.hoisted is not None and all(m.kind == ALL_REDUCE for m in route.moves):
                     common = _scaled(op, route.moves, leaf.sizes.hoisted)
-                    ways.append(leaf.hoisted * leaf.part * _exposed_s(prices, common, late))
+                    ways.append(leaf.hoisted * leaf.part * _exposed_s(prices, common, after, late))
             out.append(min(ways))
         return np.array(out)
 
@@ -422,7 +425,8 @@ def _scaled(op: OpClass, moves: Sequence[Move], element_bytes: int) -> list[Move
     return [m._replace(bytes=m.bytes * element_bytes // own) for m in moves]
 
 
-def _exposed_s(prices: DevicePrices, moves: Sequence[Move], hidden: float) -> float:
-    """Seconds of moves, less this part of those that can hide."""
-    seconds = sum(map(prices.move_s, moves))
-    return seconds - hidden * prices.hideable_s(moves) if hidden else seconds
+def _exposed_s(prices: DevicePrices, moves: Sequence[Move], phase: Phase, hidden: float) -> float:
+    """Seconds of moves in a phase, less this part of those that can hide."""
+    if phase is None:
+        return sum(map(prices.move_s, moves))
+    return prices.slack_s(moves) - hidden * prices.hideable_s(moves)

@@ -10,19 +10,25 @@ from shardwright.cost.devices import Device
 from shardwright.cost.links import Network
 from shardwright.cost.roofline import dot_s, stream_s, vector_s
 from shardwright.mesh import Mesh
-from shardwright.rules.rule import MATRIX, NOTHING, PASS, PERMUTE, REPLICATE
+from shardwright.rules.rule import HOST, MATRIX, NOTHING, PASS, PERMUTE, REPLICATE
 from shardwright.spmd.follow import Routes
-from shardwright.spmd.moves import SLICE, Move
-from shardwright.spmd.opclass import OpClass
+from shardwright.spmd.moves import ALL_REDUCE, REDUCE_SCATTER, SLICE, Move
+from shardwright.spmd.opclass import NO_ATOM, OpClass, Slot
 
 _NOT_REDUCED = (PASS, PERMUTE, REPLICATE)
+# Times that an entry of a stack is read or written when a scan takes it as xs and gives it back as
+# ys: sliced out, put back, and the whole stack copied once. Seen in what libtpu and XLA:GPU (JAX
+# 0.10.2) compile a scanned decode step to.
+STACK_PASSES = 6
 
 
 class DevicePrices:
     """The prices on one device of one mesh."""
 
-    def __init__(self, mesh: Mesh, device: Device) -> None:
+    def __init__(self, mesh: Mesh, device: Device, *, unrolled_bytes: float = 0.0) -> None:
+        """`unrolled_bytes` of sums with slack, see hiding.py; 0: they are in loops."""
         self.device = device
+        self._unrolled_bytes = unrolled_bytes
         self.network = Network(mesh, device)
         self.axis_names = mesh.names
         self.axis_sizes = mesh.sizes
@@ -43,10 +49,45 @@ class DevicePrices:
             move.kind, tuple([self.axis_names[a] for a in move.axes]), move.bytes
         )
 
+    def combined_s(self, move: Move) -> float:
+        """Seconds of a collective with slack: its part of the one that it is combined into.
+
+        Compilers fill a combined collective up to a threshold of its results. What is larger goes
+        alone.
+        """
+        most = self._combined_bytes(move)
+        if not 0 < move.bytes < most:
+            return self.move_s(move)
+        return move.bytes / most * self.move_s(move._replace(bytes=most))
+
+    def _combined_bytes(self, move: Move) -> int:
+        """Bytes up to which a compiler combines collectives of this kind and axes."""
+        results = int(self.device.combines.get(move.kind, 0))
+        if move.kind == REDUCE_SCATTER:  # its results are parts of what counts as its bytes
+            return results * math.prod([self.axis_sizes[a] for a in move.axes])
+        return results
+
+    def slack_s(self, moves: Sequence[Move]) -> float:
+        """Seconds of these collectives where they may wait for each other, and are combined."""
+        return sum(map(self.combined_s, moves))
+
     def hideable_s(self, moves: Sequence[Move]) -> float:
-        """Seconds of these collectives that the device can run beside compute."""
-        hides = self.device.hides
-        return sum([hides.get(m.kind, 0.0) * self.move_s(m) for m in moves if m.kind in hides])
+        """Seconds of the collectives on one route that the device can run beside compute."""
+        known = self.device.hides
+        hides = [m for m in moves if m.kind in known]
+        whole = max([m.bytes for m in hides], default=0)
+        return sum([self._hides(m, m.bytes / whole) * self.combined_s(m) for m in hides if whole])
+
+    def _hides(self, move: Move, part: float) -> float:
+        """The part of a collective with slack that runs beside compute: as the device says.
+
+        Of sums in unrolled layers all but the last combined one, which has nothing left to hide
+        behind. `part` of each gradient is left for this move, once others have scattered it.
+        """
+        most = self._combined_bytes(move)
+        if move.kind not in (ALL_REDUCE, REDUCE_SCATTER) or not (most and self._unrolled_bytes):
+            return self.device.hides[move.kind]
+        return max(0.0, 1.0 - max(most, move.bytes) / (part * self._unrolled_bytes))
 
     def compute_s(self, op: OpClass, local: Sequence[int], slot_bytes: Sequence[int]) -> float:
         """Seconds of one op whose atoms have these local sizes.
@@ -58,6 +99,8 @@ class DevicePrices:
         points = 1
         for size in local:
             points *= size
+        if rule.unit == HOST:  # no work of the device's (Costs.host_s)
+            return 0.0
         if rule.fusible:
             return vector_s(device, rule.work * points) if rule.work else 0.0
         if rule.kernel is not None:
@@ -69,7 +112,10 @@ class DevicePrices:
             )
         results = sum(slot_bytes[count:])
         if rule.unit == NOTHING:
-            return device.op_overhead_s + stream_s(device, 2.0 * _moved(op, slot_bytes))
+            moved = 2.0 * _moved(op, slot_bytes)
+            if op.updates_stack:
+                moved += STACK_PASSES * slot_bytes[0] * self._padding(op.operands[0], local)
+            return device.op_overhead_s + stream_s(device, moved)
         if is_reduction(op):
             return device.op_overhead_s + max(
                 vector_s(device, rule.work * points), stream_s(device, results)
@@ -77,6 +123,14 @@ class DevicePrices:
         return device.op_overhead_s + max(
             vector_s(device, rule.work * points), stream_s(device, sum(slot_bytes))
         )
+
+    def _padding(self, slot: Slot, local: Sequence[int]) -> float:
+        """How much more memory than its numbers an array takes, in tiles of so many rows."""
+        atoms = list(zip(slot.layout.atoms, slot.to_op, strict=True))
+        second = max([a.dim for a, _ in atoms], default=0) - 1  # the rows of a tile are this dim
+        rows = math.prod([local[k] for a, k in atoms if a.dim == second and k != NO_ATOM])
+        tile = self.device.memory_tile_rows
+        return -(-rows // tile) * tile / rows
 
     def buffer_bytes(self, size: int) -> int:
         """Memory that a buffer of this size takes."""

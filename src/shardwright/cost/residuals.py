@@ -104,6 +104,7 @@ class _Work:
         self.saved = {k.made for k in self.kept} | {k.value for k in self.kept}
 
     def _find(self) -> Iterable[_Kept]:
+        """Values that the forward pass makes and the backward pass reads."""
         program, life, time = self.program, self.model.lifetimes, self.model.schedule.time
         backward = [is_backward(program, op) for op in program.ops]
         readers = self._readers()

@@ -6,7 +6,6 @@ them together, because only the caller knows what is fused.
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import Any
 
@@ -35,7 +34,17 @@ def dot_s(
     - Handing over the results has a rate of its own (`matrix_results_per_s`): short contractions,
       such as attention scores, are limited by it, unless a kernel has `kept` them on the chip.
     """
-    return _dot_s(device, dtype_key(dtype), batch, m, n, k, precision, kept)
+    if min(batch, m, n, k) <= 0:
+        return 0.0
+    rate = device.matrix_flops_per_s(dtype_key(dtype), precision=precision)
+    flops = 2.0 * batch * min(_padded(device, m, n, k), _padded(device, n, m, k))
+    tile_m, tile_n, _ = device.matrix_tile
+    tiles = batch * math.ceil(m / tile_m) * math.ceil(n / tile_n) * max(1, k // SPLIT_K)
+    idle = max(1.0, device.matrix_units / tiles)
+    seconds = flops * idle / (rate * device.matrix_efficiency)
+    if device.matrix_results_per_s and not kept:
+        seconds = max(seconds, batch * m * n / device.matrix_results_per_s)
+    return seconds
 
 
 def stream_s(device: Device, bytes: float) -> float:
@@ -46,23 +55,6 @@ def stream_s(device: Device, bytes: float) -> float:
 def vector_s(device: Device, operations: float) -> float:
     """Seconds of `operations` elementwise or reduction operations."""
     return operations / device.vector_flops_per_s
-
-
-@functools.lru_cache(maxsize=1 << 16)
-def _dot_s(
-    device: Device, dtype: str, batch: int, m: int, n: int, k: int, precision: str, kept: bool
-) -> float:
-    if min(batch, m, n, k) <= 0:
-        return 0.0
-    rate = device.matrix_flops_per_s(dtype, precision=precision) * device.matrix_efficiency
-    flops = 2.0 * batch * min(_padded(device, m, n, k), _padded(device, n, m, k))
-    tile_m, tile_n, _ = device.matrix_tile
-    tiles = batch * math.ceil(m / tile_m) * math.ceil(n / tile_n) * max(1, k // SPLIT_K)
-    idle = max(1.0, device.matrix_units / tiles)
-    seconds = flops * idle / rate
-    if device.matrix_results_per_s and not kept:
-        seconds = max(seconds, batch * m * n / device.matrix_results_per_s)
-    return seconds
 
 
 def _padded(device: Device, rows: int, columns: int, k: int) -> float:

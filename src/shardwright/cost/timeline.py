@@ -14,8 +14,9 @@ import numpy as np
 from shardwright.cost.liveness import NO_POINT, copy_owners, region_ends
 from shardwright.cost.model import CostModel
 from shardwright.cost.roofline import stream_s
+from shardwright.program.layers import op_layers
 from shardwright.program.ties import Kind
-from shardwright.program.types import LITERAL, NO_OP, TOP, Op
+from shardwright.program.types import LITERAL, NO_OP, TOP, Op, Program
 from shardwright.spmd.decisions import Decisions
 from shardwright.spmd.ir import Collective
 from shardwright.spmd.opclass import NO_CLASS
@@ -48,11 +49,34 @@ class Body:
 
 
 @dataclass(frozen=True, slots=True)
+class LineWork:
+    """What one line of the user's code computes in a step."""
+
+    source: str
+    op: str  # that takes most of it
+    compute_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """What one layer or loop takes of a step, forward and backward."""
+
+    name: str  # layers[3]; scan x32 at train.py:7 forward; nothing: outside of all layers
+    compute_s: float
+    moves: dict[str, float]  # {kind of collective: seconds}
+
+
+@dataclass(frozen=True, slots=True)
 class Timeline:
-    """The spans of one step in order; those of a region, and of regions in it, stand together."""
+    """The spans of one step in order; those of a region, and of regions in it, stand together.
+
+    `lines` and `layers` are sums over all ops, which a span that stands for several is not.
+    """
 
     bodies: tuple[Body, ...] = ()
     spans: tuple[Span, ...] = ()
+    lines: tuple[LineWork, ...] = ()  # longest first; older files do not say
+    layers: tuple[Layer, ...] = ()  # in order of the program; older files do not say
 
     def runs(self, region: int) -> int:
         """How often a region runs in one step."""
@@ -69,6 +93,7 @@ class _Event:
 
     at: tuple[int, int]  # time, and whether before, at or after it
     span: Span
+    op: int
     link_s: float = 0.0  # of one run
 
 
@@ -87,7 +112,43 @@ def find_timeline(
         key=lambda event: event.at,
     )
     bodies = tuple(Body(max(r.parent, TOP), r.kind, r.trips) for r in program.regions)
-    return Timeline(bodies, tuple(e.span for e in _merged(events, runs, most)))
+    return Timeline(
+        bodies, tuple(e.span for e in _merged(events, runs, most)), _lines(events, runs),
+        _layers(program, events, moves, runs),
+    )  # fmt: skip
+
+
+def _lines(events: Sequence[_Event], runs: Sequence[float]) -> tuple[LineWork, ...]:
+    """The user's lines that compute longest."""
+    by_op: dict[str, dict[str, float]] = {}
+    for event in events:
+        span = event.span
+        ops = by_op.setdefault(span.source, {})
+        ops[span.op] = ops.get(span.op, 0.0) + runs[span.region] * span.compute_s
+    rows = [
+        LineWork(line, max(ops, key=lambda op: ops[op]), sum(ops.values()))
+        for line, ops in by_op.items()
+    ]
+    return tuple(sorted((row for row in rows if row.compute_s), key=lambda row: -row.compute_s))
+
+
+def _layers(
+    program: Program, events: Sequence[_Event], moves: Sequence[tuple[Collective, int]],
+    runs: Sequence[float],
+) -> tuple[Layer, ...]:  # fmt: skip
+    """What each layer computes and moves; nothing where there are none."""
+    names = op_layers(program)
+    compute: dict[str, float] = dict.fromkeys(names, 0.0)
+    links: dict[str, dict[str, float]] = {name: {} for name in compute}
+    for event in events:
+        compute[names[event.op]] += runs[event.span.region] * event.span.compute_s
+    for collective, _ in moves:
+        kinds = links[names[collective.op]]
+        seconds = collective.count * collective.seconds
+        kinds[collective.kind] = kinds.get(collective.kind, 0.0) + seconds
+    if len(compute) < 2:
+        return ()
+    return tuple(Layer(name, seconds, links[name]) for name, seconds in compute.items())
 
 
 def memory_by_kind(model: CostModel, decisions: Decisions) -> np.ndarray:
@@ -179,7 +240,7 @@ def _movements(
             at, inside = (ends[op.region], _AFTER + 1), program.regions[op.region].parent
         region = op.region if at == event.at else inside
         span = replace(event.span, region=region, moves=(row,))
-        yield _Event(at, span, collective.seconds)
+        yield _Event(at, span, op.index, collective.seconds)
 
 
 def _region_begins(model: CostModel) -> list[int]:
@@ -200,7 +261,7 @@ def _event(
     at = int(model.schedule.time[op.index])
     live = tuple(int(size) for size in memory[at])
     source = str(op.source or "")
-    return _Event((at, when), Span(region, source, op.name, compute_s, (), live))
+    return _Event((at, when), Span(region, source, op.name, compute_s, (), live), op.index)
 
 
 def _merged(events: Sequence[_Event], runs: Sequence[float], most: int) -> list[_Event]:
@@ -241,4 +302,4 @@ def _joined(a: _Event, b: _Event) -> _Event:
         a.span.region, longer.source, longer.op, a.span.compute_s + b.span.compute_s,
         a.span.moves + b.span.moves, higher,
     )  # fmt: skip
-    return _Event(a.at, span, a.link_s + b.link_s)
+    return _Event(a.at, span, a.op, a.link_s + b.link_s)

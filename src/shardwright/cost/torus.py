@@ -40,6 +40,7 @@ class Dim(NamedTuple):
 
     @property
     def size(self) -> int:
+        """Devices along it."""
         return math.prod(size for _, size in self.axes)
 
 

@@ -211,6 +211,7 @@ class Lowering:
                 return constrained(*arrays)
 
         def constrained(*arrays: Any) -> list[Any]:
+            """The results of the body on these arrays, moved as planned."""
             given = [self.input(a, inlet) for a, inlet in zip(arrays, entries, strict=True)]
             changes = None  # in a branch nothing goes round
             if body.consts is not None:

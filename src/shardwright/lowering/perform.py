@@ -35,6 +35,7 @@ class Site:
 
     @property
     def arrays(self) -> list[Any]:
+        """The operands as arrays."""
         return [s.array for s in self.operands]
 
 
@@ -100,6 +101,7 @@ def _pick_entries(action: do.PickEntries, site: Site, mover: Mover) -> None:
 
 
 def _on_shards(action: do.OnShards, site: Site, mover: Mover) -> None:
+    """Computes an op on the shards of each device, under shard_map."""
     shapes = [
         shard_shape(v.aval.shape, spec, mover.mesh)
         for v, spec in zip(site.eqn.outvars, action.results, strict=True)
@@ -151,6 +153,7 @@ def _ragged_dot(action: do.RaggedDot, site: Site, mover: Mover) -> None:
 
 
 def _partial_sums(action: do.PartialSums, site: Site, mover: Mover) -> None:
+    """Computes the partial sums of each device, along new leading dims."""
     sizes, axes = action.result.sizes, action.result.axes
     arrays = [
         split_dims(a, sizes, dims, _lead_leading(axes, dims, mover.mesh))
@@ -192,6 +195,7 @@ def _lead_leading(
 
 
 def _reduce(action: do.Reduce, site: Site, mover: Mover) -> None:
+    """Adds up partial sums, and stores the sum."""
     ((array, _, unreduced, *_),) = site.results
     assert unreduced is not None
     merged = array.reshape(-1, *array.shape[len(unreduced.axes) :])

@@ -50,6 +50,7 @@ def multiply(eqn: Any, args: list[Any], how: RaggedDot, mesh: Any) -> Any:
     total = args[2].shape[-1]
 
     def local(lhs: Any, rhs: Any, sizes: Any) -> Any:
+        """The result of one device, from its shards."""
         sizes = _of_my_rows(lhs.shape[how.row_dims[0]], sizes, how.rows_over)
         devices = jax.lax.axis_size(how.groups_over) if how.groups_over else 1
         first = jax.lax.axis_index(how.groups_over) * (total // devices) if how.groups_over else 0

@@ -228,6 +228,7 @@ def function_name(fn: Any) -> str:
 
 
 def _check_call(fn: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raises a ShardwrightError unless the function takes these arguments."""
     try:
         signature = inspect.signature(fn)
     except (TypeError, ValueError):

@@ -150,6 +150,7 @@ class Builder:
         self, key: Key, name: str, operands: Sequence[int], results: Sequence[int], rule: Rule,
         eqn: Any, place: Place, **more: Any,
     ) -> int:  # fmt: skip
+        """The index of a new op in the current region."""
         index = len(self.ops)
         self.ops.append(
             Op(

@@ -48,6 +48,7 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # in the text of a function among an 
 
 
 def _parts(program: Program, lines: bool) -> Iterator[Any]:
+    """All that makes a program what it is, part by part."""
     rules: dict[int, int] = {}  # ops share rules: each is told once, then named
     for op in program.ops:
         if id(op.rule) not in rules:

@@ -16,6 +16,7 @@ PINS = {
     "reshard": ("dst_sharding", "reshard"),
 }
 ARGUMENT = "sharding"  # who says so of an argument
+HOST_MEMORY = "pinned_host"  # as shardings have it
 OUT_SHARDINGS = ("out_sharding", "sharding")  # parameters of any other op under explicit axes
 
 
@@ -55,5 +56,6 @@ def argument_pins(inputs: Sequence[int], leaves: Sequence[Any]) -> list[UserPin]
     return [
         UserPin(value, sharding, ARGUMENT)
         for value, sharding in rows
-        if isinstance(sharding, jax.sharding.NamedSharding) and any(sharding.spec)
+        if isinstance(sharding, jax.sharding.NamedSharding)
+        and (any(sharding.spec) or sharding.memory_kind == HOST_MEMORY)
     ]

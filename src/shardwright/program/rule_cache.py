@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwright import _jax
 from shardwright.program.interpret import op_name
 from shardwright.program.regions import Split
 from shardwright.program.ties import CARRIES, Tie
@@ -24,18 +25,19 @@ class RuleCache:
         self._rules: dict[Any, Rule] = {}
 
     def type_of(self, aval: Any) -> TensorShape:
-        """The shape and dtype of an abstract value."""
-        key = (getattr(aval, "shape", ()), getattr(aval, "dtype", None))
+        """The shape, dtype and memory of an abstract value."""
+        key = (getattr(aval, "shape", ()), getattr(aval, "dtype", None), _jax.on_host(aval))
         type_ = self._types.get(key)
         if type_ is None:
-            shape, dtype = key
-            type_ = self._types[key] = TensorShape(tuple(shape), dtype or np.dtype(np.float32))
+            shape, dtype, host = key
+            dtype = dtype or np.dtype(np.float32)
+            type_ = self._types[key] = TensorShape(tuple(shape), dtype, host)
         return type_
 
     def rule(self, eqn: Any, constants: Mapping[int, Any] = NO_CONSTANTS) -> Rule:
         """The rule of an op: that of all ops with its shapes, parameters and known operands."""
         name = op_name(eqn)
-        types = tuple([(v.aval.shape, v.aval.dtype) for v in eqn.invars])
+        types = tuple([(v.aval.shape, v.aval.dtype, _jax.on_host(v.aval)) for v in eqn.invars])
         try:
             known = tuple((i, id(array)) for i, array in constants.items())
             key = (name, types, tuple(eqn.params.items()), known)

@@ -28,8 +28,8 @@ from shardwright.rules.rule import PASS, Rule, TensorShape
 
 LITERAL = -1  # an operand that is a literal of the jaxpr, and no value
 TOP = 0  # the region of the function itself
-NO_REMAT = 0
-NO_CALL = 0
+NO_REMAT = 0  # the remat body of an op that stands in none
+NO_CALL = 0  # the function with its own derivatives of an op that stands in none
 
 
 class Value:
@@ -62,7 +62,7 @@ class Value:
         return f"%{self.index}:{format_type(self.type)}"
 
 
-NO_OP = -1
+NO_OP = -1  # what makes an argument or a constant
 
 
 class Op:
@@ -279,9 +279,10 @@ _SHORT = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c"}
 _SIZED = re.compile(r"[a-z]+(?=\d)")
 
 
-def format_type(type_: TensorShape) -> str:
-    """f32[8,16]; f0[8] for the tangent of integers, which holds nothing."""
+def format_type(type_: Any) -> str:
+    """f32[8,16]; f32<host>[8] in the host's memory; f0[8]: tangents of integers hold nothing."""
     if type_.dtype == jax.dtypes.float0:
         return f"f0[{','.join(map(str, type_.shape))}]"
     name = _SIZED.sub(lambda m: _SHORT.get(m[0], m[0]), str(type_.dtype), count=1)
-    return f"{name}[{','.join(map(str, type_.shape))}]"
+    host = isinstance(type_, TensorShape) and type_.host
+    return f"{name}{'<host>' * host}[{','.join(map(str, type_.shape))}]"

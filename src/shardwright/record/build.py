@@ -18,7 +18,8 @@ from shardwright.cost.model import CostModel, model_collectives, partitioned
 from shardwright.cost.timeline import KINDS, Timeline, find_timeline, value_kinds
 from shardwright.lowering.specs import Shardings, Spec, border_specs
 from shardwright.program.fingerprint import argument_types, fingerprint, result_types
-from shardwright.program.types import NO_OP, Program, format_type
+from shardwright.program.pins import ARGUMENT, HOST_MEMORY
+from shardwright.program.types import LITERAL, NO_OP, Program, format_type
 from shardwright.record.opaque import opaque_notes
 from shardwright.record.sorted_rows import sorted_rows_notes
 from shardwright.record.types import (
@@ -101,6 +102,7 @@ def build_record(
         notes=(
             *model.prices.network.notes(), *found.notes, *_state_notes(model, result_specs),
             *_loop_notes(model, decisions), *_logical_notes(program), *opaque_notes(program),
+            *_memory_notes(program),
             *(sorted_rows_notes(program) if model.mesh.size > 1 else ()),
         ),
     )  # fmt: skip
@@ -297,6 +299,20 @@ def _logical_notes(program: Program) -> list[str]:
         f"arguments name the axes {', '.join(unknown)}, for which there is no rule: not followed"
         " (plan under flax.linen.logical_axis_rules(rules))"
     ]
+
+
+def _memory_notes(program: Program) -> list[str]:
+    """Arguments and results that the user has in the host's memory, and the plan has not."""
+    given = [
+        program.values[pin.value].path or "" for pin in program.pins
+        if pin.by == ARGUMENT and pin.sharding.memory_kind == HOST_MEMORY
+    ]  # fmt: skip
+    rows = zip(program.output_paths, program.outputs, strict=True)
+    given += [path for path, v in rows if v != LITERAL and program.values[v].type.host]
+    return [
+        f"{', '.join(given)}: in the host's memory in your program, on the devices in this plan"
+        " (jax.device_put before and after the step keeps them there)"
+    ] if given else []  # fmt: skip
 
 
 def _mesh_row(shape: Shape) -> MeshRow:

@@ -134,6 +134,16 @@ class MeshRow:
 
 
 @dataclass(frozen=True, slots=True)
+class VariantRow:
+    """Another row of the comparison that a plan came out of as the best."""
+
+    name: str  # the variant, its mesh and device
+    step_s: float  # for as many tokens or examples as this plan's step takes
+    peak_bytes: int
+    fits: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Replicated:
     """A large argument that every device holds all of."""
 
@@ -177,6 +187,7 @@ class PlanRecord:
     search: SearchRow
     meshes: tuple[MeshRow, ...]
     notes: tuple[str, ...]  # what was assumed, what could not be followed
+    variants: tuple[VariantRow, ...] = ()  # what it was compared with; older files do not say
 
     @property
     def limit_bytes(self) -> int:

@@ -1,14 +1,19 @@
-"""Compile, and perhaps run, a StableHLO program on this process's own host devices.
+"""Compile, and perhaps run, a StableHLO program in a process of its own.
 
-Started by `shardwright.referee.host_child` as `python -m shardwright.referee.child REQUEST REPLY`
-with the device count in XLA_FLAGS, because a process can choose that number only before JAX starts.
+Started by `shardwright.referee.process` as `python -m shardwright.referee.child REQUEST REPLY`.
+A compiler may crash or hang, and takes only this process with it; and a process can choose its
+number of host devices only before JAX starts.
 """
 
 from __future__ import annotations
 
+import os
 import pickle
 import sys
-from dataclasses import asdict, dataclass, field
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +21,9 @@ import jax
 
 from shardwright import _jax
 from shardwright.referee.compiled import read_memory
+from shardwright.referee.topologies import all_devices, parse_target
+
+LOOK_S = 1.0  # how often a child looks whether its parent is still there
 
 
 @dataclass(frozen=True)
@@ -23,33 +31,61 @@ class Request:
     """What the parent asks for: a program, and inputs for each time it should run."""
 
     module: bytes  # StableHLO bytecode
-    device_count: int
+    target: str  # as parse_target() reads it
+    devices: list[int]  # ids among the target's, in the order of the mesh
     propagate: tuple[list[bool], list[bool]]  # whose sharding XLA may choose: arguments, results
+    options: dict[str, Any] = field(default_factory=dict)  # of the compiler
     runs: list[list[Any]] = field(default_factory=list)  # host arrays that it takes, per run
     output_shapes: list[tuple[int, ...]] = field(default_factory=list)  # global shapes
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What the child found."""
+    """What a compiler made of a program, or why it made nothing."""
 
-    hlo: str
-    memory: dict[str, int]
+    hlo: str = ""
+    memory: dict[str, int] = field(default_factory=dict)
     outputs: list[list[Any]] = field(default_factory=list)  # of each run
+    failed: str = ""  # "compile", or "read": what was compiled has no text here
+    said: str = ""  # by what failed
+
+
+def compiled(compile_program: Callable[[], _jax.Executable]) -> tuple[Any, Reply]:
+    """(the executable or None, what is said of it)."""
+    stage = "compile"
+    try:
+        executable = compile_program()
+        stage = "read"
+        return executable, Reply(executable.as_text(), asdict(read_memory(executable)))
+    except jax.errors.JaxRuntimeError as error:
+        return None, Reply(failed=stage, said=str(error))
 
 
 def answer(request: Request) -> Reply:
-    """The Reply to a Request, computed on this process's devices."""
-    devices = jax.devices()[: request.device_count]
-    executable = _jax.compile_stablehlo(request.module, devices, request.propagate)
+    """The Reply to a Request."""
+    by_id = {device.id: device for device in all_devices(parse_target(request.target))}
+    devices = [by_id[i] for i in request.devices]
+    executable, reply = compiled(
+        lambda: _jax.compile_stablehlo(request.module, devices, request.propagate, request.options)
+    )
+    if executable is None:
+        return reply
     outputs = [executable.run(inputs, request.output_shapes) for inputs in request.runs]
-    return Reply(executable.as_text(), asdict(read_memory(executable)), outputs)
+    return replace(reply, outputs=outputs)
+
+
+def end_with_parent(parent: int) -> None:
+    """Ends this process when its parent is gone: nobody would read the reply."""
+    while os.getppid() == parent:
+        time.sleep(LOOK_S)
+    os._exit(1)
 
 
 def main(request_path: str, reply_path: str) -> int:
     """The exit code after answering the request in one file with a reply in another."""
+    threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
     request = pickle.loads(Path(request_path).read_bytes())
-    Path(reply_path).write_bytes(pickle.dumps(answer(Request(**request)).__dict__))
+    Path(reply_path).write_bytes(pickle.dumps(asdict(answer(Request(**request)))))
     return 0
 
 

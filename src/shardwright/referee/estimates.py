@@ -61,9 +61,10 @@ def _directly_in(module: Module, row: Instruction) -> Iterator[tuple[Computation
 
 
 def _read_bytes(module: Module, computation: Computation, row: Instruction) -> int:
-    """Bytes that an instruction reads: of what it only slices, the slices.
+    """Bytes that an instruction reads: of what it only slices or looks up, those entries.
 
-    A loop's body slices one layer out of stacked weights and writes one into stacked results.
+    A loop's body slices one layer out of stacked weights and writes one into stacked results; an
+    embedding picks some rows of its table.
     """
     inside = next((module.computations.get(name) for name in row.callees("calls")), None)
     names = {i: name for name, i in inside.parameters.items()} if inside else {}
@@ -81,7 +82,7 @@ def _read_bytes(module: Module, computation: Computation, row: Instruction) -> i
 
 
 def _sliced_bytes(inside: Computation, name: str) -> int | None:
-    """Bytes of the slices of a value in a fusion; None where something reads it whole."""
+    """Bytes of a value that a fusion slices or looks up; None where something reads it whole."""
     total = 0
     for user in inside.instructions.values():
         if name not in user.operands:
@@ -97,8 +98,8 @@ def _sliced_bytes(inside: Computation, name: str) -> int | None:
 
 
 def _slice_bytes(computation: Computation, row: Instruction) -> int | None:
-    """Bytes that a slice at a computed place reads or overwrites; None for anything else."""
-    if row.opcode == "dynamic-slice":
+    """Bytes that a slice or lookup reads, or an update overwrites; None for anything else."""
+    if row.opcode in ("dynamic-slice", "gather"):
         return size_bytes(row.type)
     if row.opcode == "dynamic-update-slice":
         update = computation.instructions.get(row.operands[1])

@@ -6,16 +6,9 @@ which needs no devices, and the child gets StableHLO with shardings, donation an
 
 from __future__ import annotations
 
-import os
-import pickle
-import re
-import subprocess
-import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import replace
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -24,18 +17,7 @@ import numpy as np
 from shardwright import _jax
 from shardwright.errors import ShardwrightError
 from shardwright.referee.child import Reply, Request
-
-LIMIT_S = 3600.0  # of one compilation and its runs; the largest of the zoo take some minutes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChildReply:
-    """What the child's compiler made of the program, and its results each time it ran."""
-
-    hlo: str
-    memory: dict[str, int]
-    stderr: str
-    outputs: tuple[Any, ...] = ()
+from shardwright.referee.process import ask
 
 
 def compile_in_child(
@@ -46,8 +28,9 @@ def compile_in_child(
     device_count: int,
     *,
     runs: Sequence[tuple[Any, ...]] = (),
-) -> ChildReply:
-    """The child's reply for `build(AbstractMesh)`, with results of each of `runs`."""
+    timeout: float | None = None,
+) -> tuple[Reply, str]:
+    """(the child's reply for `build(AbstractMesh)`, what it printed); results of each of `runs`."""
     jitted = build(jax.sharding.AbstractMesh(tuple(mesh.values()), tuple(mesh)))
     lowered = _jax.lower_for(jitted.trace(*without_devices(args), **without_devices(kwargs)), "cpu")
     inputs, shapes = [], []
@@ -67,48 +50,16 @@ def compile_in_child(
         shapes = [_physical_shape(out) for out in jax.tree.leaves(lowered.out_info)]
     request = Request(
         _jax.stablehlo_bytes(lowered),
-        prod(mesh.values()),
+        f"cpu:{device_count}",
+        list(range(prod(mesh.values()))),
         _jax.propagation(lowered),
-        inputs,
-        shapes,
+        runs=inputs,
+        output_shapes=shapes,
     )
-    reply, stderr = ask(request, device_count)
+    reply, printed = ask(request, timeout)
     tree = jax.tree.structure(lowered.out_info)
-    outputs = tuple(jax.tree.unflatten(tree, out) for out in reply.outputs)
-    return ChildReply(hlo=reply.hlo, memory=reply.memory, stderr=stderr, outputs=outputs)
-
-
-def ask(request: Request, device_count: int) -> tuple[Reply, str]:
-    """(the child's reply, what it printed to standard error)."""
-    with tempfile.TemporaryDirectory(prefix="shardwright-") as folder:
-        asked, replied = Path(folder, "request"), Path(folder, "reply")
-        asked.write_bytes(pickle.dumps(asdict(request)))
-        try:
-            child = subprocess.run(
-                [sys.executable, "-m", "shardwright.referee.child", str(asked), str(replied)],
-                env=_environment(device_count), stdin=subprocess.DEVNULL, capture_output=True,
-                text=True, errors="replace", timeout=LIMIT_S,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired as late:
-            said = late.stderr or b""  # bytes, whatever `text` says
-            raise ShardwrightError(
-                f"the child process for {device_count} host devices was not done after"
-                f" {LIMIT_S:g} s and was ended",
-                said=_last(said.decode(errors="replace") if isinstance(said, bytes) else said),
-                try_="a smaller program: fewer layers, or fewer devices",
-            ) from None
-        if child.returncode or not replied.exists():
-            raise ShardwrightError(
-                f"the child process for {device_count} host devices failed "
-                f"with code {child.returncode}",
-                said=_last(child.stderr),
-            )
-        return Reply(**pickle.loads(replied.read_bytes())), child.stderr
-
-
-def _last(text: str) -> str | None:
-    """The last lines of what a child printed."""
-    return "\n".join(text.strip().splitlines()[-6:]) or None
+    outputs = [jax.tree.unflatten(tree, out) for out in reply.outputs]
+    return replace(reply, outputs=outputs), printed
 
 
 def to_host(leaf: Any, dtype: Any = None) -> np.ndarray:
@@ -126,36 +77,6 @@ def without_devices(args: Any) -> Any:
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if is_array else leaf
 
     return jax.tree.map(shape_of, args)
-
-
-def _environment(device_count: int) -> dict[str, str]:
-    """The child's environment: N host devices, nothing else changed for the compiler."""
-    flags = os.environ.get("XLA_FLAGS", "")
-    flags = re.sub(r"--xla_force_host_platform_device_count=\d+", "", flags)
-    package_root = str(Path(__file__).resolve().parents[2])
-    search = [package_root, *sys.path]  # the same JAX as here, however it was found
-    return {
-        **os.environ,
-        "XLA_FLAGS": f"{flags} --xla_force_host_platform_device_count={device_count}".strip(),
-        "JAX_PLATFORMS": "cpu",
-        "JAX_ENABLE_X64": "1",  # inputs keep their width; the program's types are fixed already
-        "JAX_ENABLE_COMPILATION_CACHE": "0",  # a cached program prints no warnings
-        "PYTHONPATH": os.pathsep.join(filter(None, search)),
-        "PYTHONSAFEPATH": "1",  # nothing from the working directory
-        "NPROC": str(_pool_size(device_count)),
-    }
-
-
-def _pool_size(device_count: int) -> int:
-    """Threads for XLA:CPU's pools, which it sizes by NPROC or else by the cores.
-
-    Every device waits in a thread of a pool until the last one arrives at a collective. On few
-    cores there is one thread per device: the last device's compute finds none free, the
-    rendezvous starves and XLA aborts the process. Twice the devices leaves threads for compute.
-    """
-    given = os.environ.get("NPROC", "")
-    cores = int(given) if given.isdigit() else os.cpu_count() or 1
-    return max(cores, 2 * device_count)
 
 
 def _dynamic_leaves(jitted: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:

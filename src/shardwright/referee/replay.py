@@ -58,6 +58,7 @@ class _Clock:
         self.now_s = max([self.now_s, *[self.ends_s[key] for key in keys]])
 
     def run(self, seconds: float) -> None:
+        """Compute runs."""
         self.now_s += seconds
         self.compute_s += seconds
 
@@ -84,6 +85,7 @@ def replay(
         return memo[name]
 
     def play(computation: Computation) -> _Clock:
+        """The clock after one computation."""
         clock, rows = _Clock(), list(computation.instructions.values())
         mentions = [list(_mentions(module, computation, row)) for row in rows]
         last = {key: i for i, found in enumerate(mentions) for key, _ in found}

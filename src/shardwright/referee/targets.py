@@ -1,68 +1,39 @@
-"""Compile a sharded function for devices that are here, or for devices that are not.
+"""Compile a sharded function for a target, in this process or in a child.
 
-None               the devices of this process
-"cpu:8"            eight host CPU devices, in a child process when this one has fewer
-"tpu:v5e:4x4"      a TPU topology, without a TPU (needs libtpu)
-"cuda:h100:2x8"    nodes x GPUs, without a GPU (needs the CUDA plugin)
+The devices of this process are its own: what is compiled for them is compiled here, as `plan.jit`
+would. Everything else can crash or hang without harm, in a child process with a time limit.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
 import jax
-import numpy as np
 
 from shardwright import _jax
 from shardwright.errors import ShardwrightError
+from shardwright.referee.child import Reply, Request, compiled
 from shardwright.referee.compiled import (
     CompiledCollective,
     CompiledMemory,
     captured_stderr,
     read_collectives,
     read_cycles,
-    read_memory,
 )
-from shardwright.referee.gpu_targets import GPUS, target_config
 from shardwright.referee.host_child import compile_in_child, to_host, without_devices
+from shardwright.referee.process import ask
+from shardwright.referee.topologies import Target, devices_of, parse_target
+
+__all__ = [
+    "Build", "Compiled", "OutOfMemory", "Target", "compile_for", "devices_of", "parse_target",
+    "run_each", "run_for",
+]  # fmt: skip
 
 # A function from a mesh (jax Mesh or AbstractMesh) to a jitted function with its shardings set.
 Build = Callable[[Any], Any]
-
-# Our name (and libtpu's) -> options of its topology. v2, v3 and tpu7x show two devices per chip.
-TPUS: dict[str, dict[str, str]] = {
-    "v2": {},
-    "v3": {},
-    "v4": {"chip_config_name": "megacore"},  # one device per chip, as users see it
-    "v5e": {},
-    "v5p": {},
-    "v6e": {},
-    "tpu7x": {},
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """Where to compile for: a platform, a chip and how many of them."""
-
-    platform: str  # "current", "cpu", "tpu" or "cuda"
-    chip: str = ""
-    shape: tuple[int, ...] = ()  # cpu: (devices,); tpu: topology; cuda: (nodes, GPUs per node)
-
-    def __str__(self) -> str:
-        parts = [self.platform, self.chip, "x".join(map(str, self.shape))]
-        return ":".join(part for part in parts if part)
-
-    @property
-    def can_run(self) -> bool:
-        """Whether programs can be executed there, not only compiled."""
-        return self.platform in ("current", "cpu")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,72 +57,26 @@ class OutOfMemory(ShardwrightError):
     """The target's compiler found that the program does not fit."""
 
 
-def parse_target(text: str | None) -> Target:
-    """The Target that a string names; None means this process's devices.
-
-    >>> parse_target("cuda:h100:2x8")
-    Target(platform='cuda', chip='h100', shape=(2, 8))
-    """
-    if text is None:
-        return Target("current")
-    platform, *rest = str(text).lower().strip().split(":")
-    sizes = re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", rest[-1]) if rest else None
-    shape = tuple(map(int, rest[-1].split("x"))) if sizes else ()
-    if platform == "cpu" and len(rest) == 1 and len(shape) == 1:
-        return Target("cpu", "", shape)
-    if platform in ("tpu", "cuda") and len(rest) == 2 and shape:
-        chips = TPUS if platform == "tpu" else GPUS
-        if rest[0] not in chips:
-            raise ShardwrightError(
-                f"unknown {platform} chip {rest[0]!r} in target {text!r}", try_=", ".join(chips)
-            )
-        if platform == "tpu":
-            return Target("tpu", rest[0], shape)
-        if len(shape) <= 2:
-            return Target("cuda", rest[0], (1, *shape)[-2:])
-    raise ShardwrightError(
-        f"cannot read target {text!r}",
-        try_="cpu:8, tpu:v5e:4x4 or cuda:h100:2x8; None for the current devices",
-    )
-
-
-def devices_of(target: Target, mesh_shape: tuple[int, ...]) -> np.ndarray:
-    """The target's devices as an array of the mesh's shape, for `jax.sharding.Mesh`."""
-    devices = _devices(target)
-    needed = prod(mesh_shape)
-    if needed > len(devices):
-        where = "this process" if target.platform == "current" else str(target)
-        raise ShardwrightError(
-            f"a {'x'.join(map(str, mesh_shape))} mesh needs {needed} devices, "
-            f"{where} has {len(devices)}",
-            try_=f"target cpu:{needed} to compile on host devices in a child process"
-            if target.platform == "current"
-            else f"a mesh of {len(devices)} devices or a larger target",
-        )
-    if target.platform == "tpu" and needed == len(devices):
-        return _torus_order(devices, mesh_shape)
-    array = np.empty(needed, dtype=object)
-    array[:] = devices[:needed]
-    return array.reshape(mesh_shape)
-
-
 def compile_for(
-    target: Target,
-    build: Build,
-    args: tuple[Any, ...],
-    *,
-    mesh: Mapping[str, int],
-    kwargs: Mapping[str, Any] | None = None,
-) -> Compiled:
-    """What the target's compiler makes of `build(mesh)` for these argument shapes."""
-    if _needs_child(target, mesh):
-        reply = compile_in_child(build, args, kwargs or {}, mesh, _host_count(target, mesh))
-        return _compiled(target, mesh, reply.hlo, CompiledMemory(**reply.memory), reply.stderr)
+    target: Target, build: Build, args: tuple[Any, ...], *, mesh: Mapping[str, int],
+    timeout: float | None = None,
+) -> Compiled:  # fmt: skip
+    """What the target's compiler makes of `build(mesh)` for these argument shapes.
+
+    `timeout`: seconds until a compiler in a child process is ended, an hour by default.
+    """
+    if _needs_host_child(target, mesh, timeout):
+        count = _host_count(target, mesh)
+        return _compiled(
+            target, mesh, *compile_in_child(build, args, {}, mesh, count, timeout=timeout)
+        )
     jitted = build(_jax_mesh(target, mesh))
     with captured_stderr() as err:
-        lowered = jitted.lower(*without_devices(args), **without_devices(kwargs or {}))
-        hlo, memory = _compile(target, lowered)
-    return _compiled(target, mesh, hlo, memory, err.text)
+        lowered = jitted.lower(*without_devices(args))
+    if target.can_run:
+        return _compiled(target, mesh, *_compile_here(lowered))
+    reply, printed = _compile_without_devices(target, lowered, timeout)
+    return _compiled(target, mesh, reply, err.text + printed)
 
 
 def run_for(
@@ -163,70 +88,97 @@ def run_for(
 
 
 def run_each(
-    target: Target, build: Build, runs: Sequence[tuple[Any, ...]], *, mesh: Mapping[str, int]
+    target: Target,
+    build: Build,
+    runs: Sequence[tuple[Any, ...]],
+    *,
+    mesh: Mapping[str, int],
+    timeout: float | None = None,
 ) -> tuple[list[Any], Compiled]:
     """(results of each run, Compiled): compiled once, run on these host arrays of equal types."""
     if not target.can_run:
         raise ShardwrightError(
             f"{target} can compile but not run without the hardware", try_="run=False"
         )
-    if _needs_child(target, mesh):
-        reply = compile_in_child(build, runs[0], {}, mesh, _host_count(target, mesh), runs=runs)
-        memory = CompiledMemory(**reply.memory)
-        return list(reply.outputs), _compiled(target, mesh, reply.hlo, memory, reply.stderr)
+    if _needs_host_child(target, mesh, timeout):
+        count = _host_count(target, mesh)
+        reply, printed = compile_in_child(
+            build, runs[0], {}, mesh, count, runs=runs, timeout=timeout
+        )
+        return reply.outputs, _compiled(target, mesh, reply, printed)
     jitted = build(_jax_mesh(target, mesh))
-    with captured_stderr() as err:
-        hlo, memory = _compile(target, jitted.lower(*runs[0]))
+    made = _compiled(target, mesh, *_compile_here(jitted.lower(*runs[0])))
     # The jitted function places host arrays itself; the executable would refuse them.
-    results = [jax.tree.map(to_host, jitted(*args)) for args in runs]
-    return results, _compiled(target, mesh, hlo, memory, err.text)
+    return [jax.tree.map(to_host, jitted(*args)) for args in runs], made
 
 
-def _compiled(
-    target: Target, mesh: Mapping[str, int], hlo: str, memory: CompiledMemory, stderr: str
-) -> Compiled:
-    """What was compiled, with the cycles that its text tells."""
+def _compile_here(lowered: Any) -> tuple[Reply, str]:
+    """(what the compiler of this process's devices made of a program, what it printed)."""
+    with captured_stderr() as err:
+        _, reply = compiled(lambda: _jax.compile_afresh(lowered))
+    return reply, err.text
+
+
+def _compile_without_devices(
+    target: Target, lowered: Any, timeout: float | None
+) -> tuple[Reply, str]:
+    """(what the compiler of a topology makes of a program, what it printed), in a child."""
+    # Autotuning times kernels on a real GPU; it changes neither collectives nor memory much.
+    options = {"xla_gpu_autotune_level": 0} if target.platform == "cuda" else {}
+    request = Request(
+        _jax.stablehlo_bytes(lowered),
+        str(target),
+        [device.id for device in _jax.devices_lowered_for(lowered)],
+        _jax.propagation(lowered),
+        _jax.compiler_options(lowered) | options,
+    )
+    return ask(request, timeout)
+
+
+def _compiled(target: Target, mesh: Mapping[str, int], reply: Reply, printed: str) -> Compiled:
+    """What was compiled; a compiler's failure as a ShardwrightError."""
+    if reply.failed:
+        raise _failure(target, reply)
     return Compiled(
         target=target,
         mesh=dict(mesh),
-        hlo=hlo,
-        memory=memory,
-        stderr=stderr,
-        cycles=read_cycles(hlo),
+        hlo=reply.hlo,
+        memory=CompiledMemory(**reply.memory),
+        stderr=printed,
+        cycles=read_cycles(reply.hlo),
     )
 
 
-def _compile(target: Target, lowered: Any) -> tuple[str, CompiledMemory]:
-    """(optimised HLO, memory) of a lowered program; a compiler's failure as a ShardwrightError."""
-    # Autotuning times kernels on a real GPU; it changes neither collectives nor memory much.
-    options = {"xla_gpu_autotune_level": 0} if target.platform == "cuda" else {}
-    try:
-        executable = _jax.compile_afresh(lowered, options)
-    except jax.errors.JaxRuntimeError as error:
-        text = str(error)
-        if "RESOURCE_EXHAUSTED" in text:
-            what = f"the program does not fit on {target}"
-            raise OutOfMemory(what, said=text.splitlines()[0]) from error
-        said = "\n".join(text.splitlines()[:4])
-        raise ShardwrightError(f"the compiler for {target} failed", said=said) from error
-    try:
-        return executable.as_text(), read_memory(executable)
-    except jax.errors.JaxRuntimeError as error:  # a plugin newer than jaxlib
-        raise ShardwrightError(
+def _failure(target: Target, reply: Reply) -> ShardwrightError:
+    lines = reply.said.splitlines() or [""]
+    if reply.failed == "read":  # a plugin newer than jaxlib
+        return ShardwrightError(
             f"the compiler for {target} wrote a program that jaxlib cannot read",
-            said=str(error).splitlines()[0],
+            said=lines[0],
             try_="pip install 'jax[tpu]', which has the libtpu made for this JAX"
             if target.platform == "tpu"
             else None,
-        ) from error
+        )
+    if "RESOURCE_EXHAUSTED" in reply.said:
+        return OutOfMemory(f"the program does not fit on {target}", said=lines[0])
+    return ShardwrightError(f"the compiler for {target} failed", said="\n".join(lines[:4]))
 
 
 def _jax_mesh(target: Target, mesh: Mapping[str, int]) -> jax.sharding.Mesh:
     return jax.sharding.Mesh(devices_of(target, tuple(mesh.values())), tuple(mesh))
 
 
-def _needs_child(target: Target, mesh: Mapping[str, int]) -> bool:
-    return target.platform == "cpu" and len(jax.devices("cpu")) < _host_count(target, mesh)
+def _needs_host_child(target: Target, mesh: Mapping[str, int], timeout: float | None) -> bool:
+    """Whether host devices of another process are needed: this one has too few, or no limit."""
+    if target.platform == "current" and timeout is not None:
+        raise ShardwrightError(
+            "what is compiled for the current devices is compiled in this process, which cannot be"
+            " ended",
+            try_=f"target cpu:{prod(mesh.values())}, whose compiler runs in a child process",
+        )
+    if target.platform != "cpu":
+        return False
+    return timeout is not None or len(jax.devices("cpu")) < _host_count(target, mesh)
 
 
 def _host_count(target: Target, mesh: Mapping[str, int]) -> int:
@@ -239,59 +191,3 @@ def _host_count(target: Target, mesh: Mapping[str, int]) -> int:
             try_=f"target cpu:{needed}",
         )
     return count
-
-
-def _devices(target: Target) -> list[Any]:
-    if target.platform == "current":
-        return list(jax.devices())
-    if target.platform == "cpu":
-        return list(jax.devices("cpu"))[: target.shape[0]]
-    return _tpu_devices(target) if target.platform == "tpu" else _cuda_devices(target)
-
-
-def _tpu_devices(target: Target) -> list[Any]:
-    if importlib.util.find_spec("libtpu") is None:
-        raise ShardwrightError(
-            f"compiling for {target} needs libtpu", try_="pip install shardwright[tpu]"
-        )
-    # Read once, when libtpu loads: do not ask a metadata server, do not lock a device.
-    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
-    os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "true")
-    shape = "x".join(map(str, target.shape))
-    return _topology(target, f"{target.chip}:{shape}", TPUS[target.chip])
-
-
-def _cuda_devices(target: Target) -> list[Any]:
-    if not any(importlib.util.find_spec(f"jax_cuda{major}_plugin") for major in (12, 13)):
-        raise ShardwrightError(
-            f"compiling for {target} needs the CUDA plugin of JAX",
-            try_="pip install shardwright[cuda]",
-        )
-    nodes, gpus = target.shape
-    config = target_config(GPUS[target.chip])
-    return _topology(target, "", {"target_config": config, "topology": f"1x{nodes}x{gpus}"})
-
-
-def _topology(target: Target, name: str, options: Mapping[str, str]) -> list[Any]:
-    """The devices of a topology that is not here; ShardwrightError where there is no such."""
-    from jax.experimental import topologies
-
-    try:
-        with captured_stderr():  # loading prints about hardware that is not there
-            described = topologies.get_topology_desc(
-                platform=target.platform, topology_name=name, **options
-            )
-    except (RuntimeError, NotImplementedError) as error:
-        raise ShardwrightError(
-            f"no topology {target}", said=str(error).splitlines()[0] if str(error) else None
-        ) from error
-    return list(described.devices)
-
-
-def _torus_order(devices: list[Any], mesh_shape: tuple[int, ...]) -> np.ndarray:
-    """TPU devices in the order jax.make_mesh gives: mesh axes along the axes of the torus."""
-    from jax.experimental import mesh_utils
-
-    return mesh_utils.create_device_mesh(
-        mesh_shape, devices=devices, allow_split_physical_axes=True
-    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 # What may lie between predicted and compiled for a plan to be called verified.
 LINK_TOLERANCE = 0.10
 MEMORY_TOLERANCE = 0.15
-REPORT_EVERY_S = 5.0
+REPORT_EVERY_S = 5.0  # between two lines about a compilation that takes long
 GIVEN = "your arguments"  # what a run on them is called
 
 
@@ -165,6 +166,7 @@ def verify_plan(
     seed: int = 0,
     args: tuple[Any, ...] | None = None,
     kwargs: Mapping[str, Any] | None = None,
+    timeout: float | None = None,
 ) -> Verification:
     """Compiles the plan's program for a target and compares; `run` also compares results.
 
@@ -178,14 +180,22 @@ def verify_plan(
         raise ShardwrightError(
             f"args must be the arguments of a call, got {type(args).__name__}", try_="args=(x,)"
         )
+    if timeout is not None and not (_is_number(timeout) and 0 < timeout < math.inf):
+        raise ShardwrightError(
+            f"timeout must be a number of seconds, got {timeout!r:.60}", try_="timeout=600"
+        )
     with _jax.no_mesh_set():  # the target has its own
         if not run and args is None and kwargs is None:
-            return judge(plan, compile_plan(plan, target))
+            return judge(plan, compile_plan(plan, target, timeout=timeout))
         bound = plan._require("verify()")
         leaves = None
         if args is not None or kwargs is not None:
             leaves = _given(plan, bound, tuple(args or ()), dict(kwargs or {}))
-        return _run(plan, bound, parse_target(target), int(seed), leaves)
+        return _run(plan, bound, parse_target(target), int(seed), leaves, timeout)
+
+
+def _is_number(given: Any) -> bool:
+    return isinstance(given, int | float | np.number) and not isinstance(given, bool)
 
 
 def _given(plan: Plan, bound: Bound, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
@@ -201,7 +211,12 @@ def _given(plan: Plan, bound: Bound, args: tuple[Any, ...], kwargs: dict[str, An
 
 
 def _run(
-    plan: Plan, bound: Bound, target: Target, seed: int, given: list[Any] | None
+    plan: Plan,
+    bound: Bound,
+    target: Target,
+    seed: int,
+    given: list[Any] | None,
+    timeout: float | None,
 ) -> Verification:
     """The verification with every draw run twice: planned, and unsharded on one device."""
     types = _input_types(bound)
@@ -211,8 +226,9 @@ def _run(
     unsharded = jax.jit(_unsharded(closed, bound.steps), **_devices_for(bound.program, plan))
     wanted = [[_host(x) for x in unsharded(*draw.inputs)] for draw in drawn]
     results, compiled = run_each(
-        target, _builder(plan), [tuple(fresh(draw.inputs)) for draw in drawn], mesh=plan.mesh.shape
-    )
+        target, _builder(plan), [tuple(fresh(draw.inputs)) for draw in drawn],
+        mesh=plan.mesh.shape, timeout=timeout,
+    )  # fmt: skip
     relative = relative_tolerance([v.dtype for v in bound.program.values])
     promise = next((use.promised for use in uses if use.promised), "")
 
@@ -255,10 +271,14 @@ def _devices_for(program: Program, plan: Plan) -> dict[str, Any]:
     return {}
 
 
-def compile_plan(plan: Plan, target: str | None = None) -> Compiled:
+def compile_plan(
+    plan: Plan, target: str | None = None, *, timeout: float | None = None
+) -> Compiled:
     """What the target's compiler makes of the planned function."""
     leaves = _input_types(plan._require("verify()"))
-    return compile_for(parse_target(target), _builder(plan), tuple(leaves), mesh=plan.mesh.shape)
+    return compile_for(
+        parse_target(target), _builder(plan), tuple(leaves), mesh=plan.mesh.shape, timeout=timeout
+    )
 
 
 def _builder(plan: Plan) -> Callable[[Any], Any]:

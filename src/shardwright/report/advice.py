@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
-
-import jinja2
 
 from shardwright.cost.residuals import NO_DOTS, NOTHING, Residual
 from shardwright.record.advice import AdviceRecord
@@ -95,7 +92,11 @@ def instead(record: AdviceRecord, row: Row) -> str:
 
 def advice_html(record: AdviceRecord) -> str:
     """One self-contained page."""
-    return _template().render(record=record, sections=list(_sections(record)))
+    return (
+        environment()
+        .get_template("advice.html.j2")
+        .render(record=record, sections=list(_sections(record)))
+    )
 
 
 Table = list[tuple[str, ...]]
@@ -111,8 +112,3 @@ def _sections(record: AdviceRecord) -> Iterator[tuple[str, tuple[str, ...], Tabl
     )
     rows: Table = [(row.variant, instead(record, row)) for row in record.instead]
     yield "Instead", ("what", "brings"), rows
-
-
-@functools.cache
-def _template() -> jinja2.Template:
-    return environment().get_template("advice.html.j2")

@@ -22,7 +22,7 @@ def compare_profile(record: PlanRecord, profile: Profile) -> dict[str, Any]:
     lines: dict[str, float] = {}
     for work in facts.lines_that_compute(record):
         line = work.source.split(" ")[0]
-        lines[line] = lines.get(line, 0.0) + work.seconds
+        lines[line] = lines.get(line, 0.0) + work.compute_s
     for move in facts.lines_that_move(record):
         line = move.source.split(" ")[0]
         lines[line] = lines.get(line, 0.0) + move.seconds

@@ -116,11 +116,14 @@ def _why_nothing(record: PlanRecord, axis: str) -> str:
     rows = [
         b for b in facts.ranked_baselines(record)
         if b.fits and any(part in b.name for part in names)
-        and b.cost.step_s > record.cost.step_s
     ]  # fmt: skip
     if not rows:
         return ""
     best, cost = rows[0], record.cost
+    if best.cost.step_s <= cost.step_s:
+        given = facts.constraints(record)
+        faster = f"{human_seconds(best.cost.step_s)}, {change(best.cost.step_s, cost.step_s)}"
+        return f"; {given} leave it out: {best.name} would take {faster}" if given else ""
     more, less = best.cost.link_s - cost.link_s, cost.compute_s - best.cost.compute_s
     if less > 0:
         price = f"saves {human_seconds(less)} of compute and adds {human_seconds(more)} of links"

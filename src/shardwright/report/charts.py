@@ -1,20 +1,21 @@
 """What the page draws, as numbers: bars on a time axis, areas of memory, points, steps of a search.
 
-Coordinates are in units of a drawing's viewBox.
+Coordinates of the step are in units of its viewBox, those of points in percent.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from shardwright.cost.timeline import KINDS, Span
-from shardwright.record.types import PlanRecord
+from shardwright.record.types import Improvement, PlanRecord
 from shardwright.report import facts
 from shardwright.report.schedule import Node, link_s, schedule_tree
 
 WIDTH, HEIGHT = 1000.0, 200.0  # of the drawings' coordinates
+MARGIN = 1.08  # of a logarithmic axis beyond what stands on it
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ def time_axis(record: PlanRecord, whole_s: float | None = None) -> tuple[list[Ba
     loops: list[Loop] = []
 
     def walk(node: Node, at: float, runs: int, depth: int) -> float:
+        """Where a node ends that begins here; its bars and loops are noted."""
         for item in node.items:
             if isinstance(item, Span):
                 links = at + runs * link_s(record, item) / total * WIDTH
@@ -104,15 +106,13 @@ class Point:
     name: str
     step_s: float
     peak_bytes: int
-    kind: str  # "plan", "tactic" or "mesh"
+    kind: str  # "plan", "tactic", "mesh" or "variant"
     fits: bool
     best: bool = False  # nothing that fits is as fast with less memory
-    x: float = 0.0
-    y: float = 0.0
 
 
 def pareto(record: PlanRecord) -> list[Point]:
-    """This plan, the named tactics and the mesh shapes, placed by time and memory."""
+    """This plan, tactics, mesh shapes and other variants, those on the front marked."""
     limit = record.limit_bytes
     rows = [Point("this plan", record.cost.step_s, record.cost.peak_bytes, "plan", True)]
     for b in facts.ranked_baselines(record):
@@ -121,16 +121,12 @@ def pareto(record: PlanRecord) -> list[Point]:
         if row.step_s is not None and row.peak_bytes is not None and note != facts.CHOSEN:
             fits = row.peak_bytes <= limit
             rows.append(Point(f"mesh {row}", row.step_s, row.peak_bytes, "mesh", fits))
+    rows += [Point(v.name, v.step_s, v.peak_bytes, "variant", v.fits) for v in record.variants]
     front = {
         i for i, p in enumerate(rows)
         if p.fits and not any(_beats(q, p) for q in rows if q.fits)
     }  # fmt: skip
-    x, y = _scale([p.step_s for p in rows]), _scale([float(p.peak_bytes) for p in rows])
-    return [
-        Point(p.name, p.step_s, p.peak_bytes, p.kind, p.fits, i in front,
-              30 + x(p.step_s) * (WIDTH - 60), 20 + (1 - y(p.peak_bytes)) * (300 - 40))
-        for i, p in enumerate(rows)
-    ]  # fmt: skip
+    return [replace(p, best=i in front) for i, p in enumerate(rows)]
 
 
 def _beats(a: Point, b: Point) -> bool:
@@ -139,29 +135,43 @@ def _beats(a: Point, b: Point) -> bool:
     return no_worse and (a.step_s < b.step_s or a.peak_bytes < b.peak_bytes)
 
 
-def _scale(values: Sequence[float]) -> Callable[[float], float]:
-    """A function to 0..1: logarithmic, since tactics differ by factors."""
-    real = [math.log(v) for v in values if v > 0]
-    low, high = (min(real), max(real)) if real else (0.0, 1.0)
-    span = (high - low) or 1.0
-    return lambda v: (math.log(v) - low) / span if v > 0 else 0.0
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """A logarithmic axis, since tactics differ by factors: values from 0 to 100% of its length."""
+
+    low: float
+    high: float
+
+    @staticmethod
+    def of(values: Iterable[float]) -> Scale:
+        """An axis on which all of the values that are positive have a place."""
+        real = [v for v in values if v > 0] or [1.0]
+        return Scale(min(real) / MARGIN, max(real) * MARGIN)
+
+    def at(self, value: float) -> float:
+        """The place of a value, in percent."""
+        if value <= 0:
+            return 0.0
+        return round(100 * math.log(value / self.low) / math.log(self.high / self.low), 2)
+
+    def ticks(self) -> list[float]:
+        """Round numbers along the axis: 1, 2 and 5 of each power of ten, or the powers alone."""
+        first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
+        steps = (1, 2, 5) if last - first <= 2 else (1,)
+        every = [step * 10.0**n for n in range(first, last + 1) for step in steps]
+        return [v for v in every if self.low <= v <= self.high]
 
 
-def search_steps(record: PlanRecord) -> tuple[str, float | None, list[tuple[float, float, str]]]:
-    """(path of the best so far, y of the proven bound, points with their stages)."""
+def search_path(record: PlanRecord) -> list[tuple[float, float, Improvement]]:
+    """(x, y, improvement) of the best so far, in percent; y 100 is the first plan found."""
     rows, bound = record.search.history, record.certificate.lower_bound_s
     if not rows:
-        return "", None, []
-    known = [row.step_s for row in rows] + ([bound] if 0 < bound < math.inf else [])
-    top, low = max(known), min(known)
-    span = (top - low) or top or 1.0
-    most = max(record.search.evaluations, rows[-1].evaluations, 1)
-
-    def y(seconds: float) -> float:
-        return 10 + (top - seconds) / span * 100
-
-    points = [(row.evaluations / most * WIDTH, y(row.step_s), row.stage) for row in rows]
-    path = [f"M{points[0][0]:.1f} {points[0][1]:.1f}"]
-    path += [f"H{x:.1f}V{at:.1f}" for x, at, _ in points[1:]]
-    floor = y(bound) if 0 < bound < math.inf else None
-    return "".join(path) + f"H{WIDTH:.0f}", floor, points
+        return []
+    low = bound if 0 < bound < math.inf else rows[-1].step_s
+    span = (rows[0].step_s - min(low, rows[-1].step_s)) or 1.0
+    across = Scale.of([max(row.evaluations, 1) for row in rows] + [record.search.evaluations])
+    return [
+        (across.at(max(row.evaluations, 1)),
+         round(100 * (row.step_s - min(low, rows[-1].step_s)) / span, 2), row)
+        for row in rows
+    ]  # fmt: skip

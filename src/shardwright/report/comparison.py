@@ -3,39 +3,73 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
-
-import jinja2
+from collections.abc import Iterable
 
 from shardwright.record.comparison import ComparisonRecord, Row
-from shardwright.report.pages import environment
-from shardwright.report.words import change, columns, counted, human_bytes, human_seconds, percent
+from shardwright.report.charts import Point
+from shardwright.report.pages import environment, script
+from shardwright.report.sections import scatter
+from shardwright.report.words import (
+    WIDTH,
+    change,
+    columns,
+    human_bytes,
+    human_seconds,
+    percent,
+    wrapped,
+)  # fmt: skip
 
-QUICK = "quick look: cannot be best"  # of a row that was not searched
+QUICK = "quick look"  # at a row that was not searched
 
 
 def format_comparison(record: ComparisonRecord) -> str:
-    """The table, fastest first, then what has no plan; the best row and the Pareto front."""
-    order = ranked(record)
-    front = set(record.pareto)
+    """The table, fastest first, then what has no plan; the best row and the Pareto front.
+
+    A mesh or device that all rows have in common stands above them.
+    """
+    order = [i for i in ranked(record) if record.rows[i].cost is not None]
+    rows, front = [record.rows[i] for i in order], set(record.pareto)
+    common = {"mesh": _same(row.mesh for row in rows), "devices": _same(map(_devices, rows))}
     head = ("", "variant", "mesh", "devices", f"per {record.per}", "step", "memory", "")
     table = [head]
-    for i in order:
-        row = record.rows[i]
+    for i, row in zip(order, rows, strict=True):
         mark = "*" if i == record.best else "+" if i in front else ""
         table.append((
-            mark, row.variant, row.mesh, f"{row.devices} x {row.device}", *_figures(row),
-            note(record, row),
+            mark, row.variant, row.mesh, _devices(row), *_figures(row), note(record, row),
         ))  # fmt: skip
-    lines = [columns(table, right=(4, 5, 6), indent=0)]
+    kept = [i for i, title in enumerate(head) if not common.get(title)]
+    shown = [tuple(row[i] for i in kept) for row in table]
+    right = [kept.index(i) for i in (4, 5, 6)]
+    lines = [f"all on {', '.join(filter(None, common.values()))}"] * any(common.values())
+    lines += [columns(shown, right=right, indent=0, width=WIDTH)] * bool(rows)
     if record.best is not None:
         row = record.rows[record.best]
-        lines.append(f"* best: {row.variant} on {row.mesh}, {row.devices} x {row.device}")
+        lines.append(f"* best: {row.variant} on {row.mesh}, {_devices(row)}")
     else:
         lines.append("no variant fits")
     if len(front) > 1:
         lines.append("* + the Pareto front of time against memory")
+    if any(QUICK in row[-1] for row in table):
+        lines.append(f"{QUICK}: named tactics only, since no plan of it could be the fastest")
+    why: dict[tuple[str, str], list[str]] = {}
+    for row in record.rows:
+        if row.cost is None:
+            why.setdefault((row.variant, row.why), []).append(row.mesh)
+    lines += [
+        wrapped(f"no plan: {variant} on {'; '.join(dict.fromkeys(meshes))}: {text}", indent=9)
+        for (variant, text), meshes in why.items()
+    ]
     return "\n".join(lines)
+
+
+def _devices(row: Row) -> str:
+    return f"{row.devices} x {row.device}"
+
+
+def _same(texts: Iterable[str]) -> str:
+    """What all texts are, where there are several; nothing where they differ."""
+    found = list(texts)
+    return found[0] if len(found) > 1 and len(set(found)) == 1 else ""
 
 
 def ranked(record: ComparisonRecord) -> list[int]:
@@ -69,33 +103,24 @@ def note(record: ComparisonRecord, row: Row) -> str:
 
 def comparison_html(record: ComparisonRecord) -> str:
     """One self-contained page: the table, and every row as a point of time and memory."""
-    return _template().render(
-        record=record, rows=[(i, record.rows[i]) for i in ranked(record)], points=points(record),
-        note=functools.partial(note, record),
+    shown = points(record)
+    plot = scatter(shown) if shown else None
+    return environment().get_template("comparison.html.j2").render(
+        record=record, rows=[(i, record.rows[i]) for i in ranked(record)], points=plot,
+        note=functools.partial(note, record), **script(),
+        data={"steps": [], "points": plot["data"] if plot else []},
     )  # fmt: skip
 
 
-@functools.cache
-def _template() -> jinja2.Template:
-    return environment(counted=counted, percent=percent).get_template("comparison.html.j2")
-
-
-WIDTH, HEIGHT = 640, 280  # of the drawing, in its own units
-
-
-def points(record: ComparisonRecord) -> dict[str, Any]:
-    """Rows with a plan as points: seconds per item across, bytes up, both from 0."""
-    known = [(i, r) for i, r in enumerate(record.rows) if r.cost is not None]
-    most_s = max((r.item_s or 0.0 for _, r in known), default=0.0) or 1.0
-    most_bytes = max((r.cost.peak_bytes for _, r in known if r.cost), default=0) or 1
-    at = {
-        i: (
-            round(WIDTH * (r.item_s or 0.0) / most_s, 1),
-            round(HEIGHT * (1 - (r.cost.peak_bytes if r.cost else 0) / most_bytes), 1),
+def points(record: ComparisonRecord) -> list[Point]:
+    """Rows with a plan as points of seconds per item and bytes, the best one first."""
+    order = sorted(ranked(record), key=lambda i: i != record.best)
+    rows = [(i, record.rows[i]) for i in order]
+    return [
+        Point(
+            f"{row.variant} on {row.mesh}, {row.devices} x {row.device}", row.item_s or 0.0,
+            row.cost.peak_bytes, "best" if i == record.best else "variant", row.fits,
+            i in record.pareto,
         )
-        for i, r in known
-    }
-    return {
-        "at": at, "front": [at[i] for i in record.pareto], "width": WIDTH, "height": HEIGHT,
-        "most_s": most_s, "most_bytes": most_bytes,
-    }  # fmt: skip
+        for i, row in rows if row.cost is not None
+    ]  # fmt: skip

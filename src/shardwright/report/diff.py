@@ -45,9 +45,12 @@ def _programs(a: PlanRecord, b: PlanRecord) -> Iterator[str]:
         yield f"device: {a.device.name} with other {', '.join(other)}"
     if a.fingerprint != b.fingerprint:
         yield f"the computation: {a.ops} ops -> {b.ops} ops"
-    changed = [
-        f"  {path}: {a.arguments.get(path, 'none')} -> {b.arguments.get(path, 'none')}"
+    either = {
+        path: (a.arguments.get(path, "none"), b.arguments.get(path, "none"))
         for path in _either(a.arguments, b.arguments)
+    }
+    changed = [
+        f"  {short_path(path)}: {old} -> {new}" for path, (old, new) in starred(either).items()
     ]
     if changed:
         yield "arguments"
@@ -66,9 +69,9 @@ def _decisions(a: PlanRecord, b: PlanRecord) -> Iterator[str]:
         before, after = (
             {", ".join(row.what): row.stored for row in one.overrides} for one in (a, b)
         )
-        yield "overrides: stored otherwise than decided for the axes"
+        yield "exceptions: single arrays that are stored otherwise"
         for what in _either(before, after):
-            stored = [one.get(what, "as decided") for one in (before, after)]
+            stored = [one.get(what, "no exception") for one in (before, after)]
             yield f"  {short_source(short_path(what))}: {' -> '.join(stored)}"
 
 
@@ -99,11 +102,11 @@ def _specs(a: PlanRecord, b: PlanRecord) -> Iterator[str]:
             yield from _first(columns(rows).splitlines())
 
 
-def _costs(a: PlanRecord, b: PlanRecord) -> Iterator[str]:
-    """Lines on seconds, bytes and collectives that differ."""
+def cost_changes(a: PlanRecord, b: PlanRecord) -> list[tuple[str, str, str, str]]:
+    """(what, before, after, change) of seconds, bytes and collectives that differ."""
     old, new = a.cost, b.cost
     rows = [
-        (what, show(x), "->", show(y), change(y, x))
+        (what, show(x), show(y), change(y, x))
         for what, x, y, show in (
             ("step", old.step_s, new.step_s, human_seconds),
             ("compute", old.compute_s, new.compute_s, human_seconds),
@@ -118,7 +121,13 @@ def _costs(a: PlanRecord, b: PlanRecord) -> Iterator[str]:
     for key in _either(before, after):
         x, y = before.get(key, 0.0), after.get(key, 0.0)
         what = f"{key[0]} {'+'.join(key[1])}"
-        rows.append((what, human_bytes(x), "->", human_bytes(y), change(y, x)))
+        rows.append((what, human_bytes(x), human_bytes(y), change(y, x)))
+    return rows
+
+
+def _costs(a: PlanRecord, b: PlanRecord) -> Iterator[str]:
+    """Lines on what differs in the costs."""
+    rows = [(what, old, "->", new, more) for what, old, new, more in cost_changes(a, b)]
     if rows:
         yield "predicted"
         yield columns(rows)

@@ -96,7 +96,7 @@ def _how(record: PlanRecord) -> Iterator[str]:
         yield "Except, because it is faster:"
     for row in record.overrides:
         what = listed([short_source(short_path(name)) for name in row.what], NAMES)
-        yield f"    {row.stored}: {what}"
+        yield f"    {facts.stored_how(row)}, {row.stored}: {what}"
 
 
 def argument_bytes(record: PlanRecord) -> tuple[float, float, float]:
@@ -123,7 +123,7 @@ def _time(record: PlanRecord) -> Iterator[str]:
     if rates := format_rates(record):
         yield f"{rates}."
     for line in facts.lines_that_compute(record)[:LINES]:
-        yield f"    {human_seconds(line.seconds)} of compute: {line.op} at {line.source}"
+        yield f"    {human_seconds(line.compute_s)} of compute: {line.op} at {line.source}"
     if cost.link_s and cost.compute_s >= cost.exposed_s:
         yield (
             f"Perfect links would save {percent(cost.exposed_s, cost.step_s)};"
@@ -156,7 +156,7 @@ def _movements(record: PlanRecord) -> Iterator[str]:
             )
         if len(rows) > SOURCES:
             rest = sum(line.seconds for line in rows[SOURCES:])
-            yield f"    {human_seconds(rest)} in {len(rows) - SOURCES} other places"
+            yield f"    {human_seconds(rest)} in {counted(len(rows) - SOURCES, 'other place')}"
 
 
 def _memory(record: PlanRecord) -> Iterator[str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from shardwright.cost.cost import Cost
-from shardwright.record.types import Claim, GroupRow, MeshRow, PlanRecord
+from shardwright.cost.timeline import LineWork
+from shardwright.record.types import Claim, GroupRow, MeshRow, Override, PlanRecord
 from shardwright.report.causes import alike
 from shardwright.report.words import (
     any_layer,
@@ -18,6 +19,7 @@ from shardwright.report.words import (
 from shardwright.spmd.ir import Cause
 
 CHOSEN = "chosen"
+QUICK = "a quick look, not searched"
 SAME = 1e-6  # relative: costs closer than this are one cost
 
 
@@ -45,15 +47,6 @@ class Line:
     hidden_s: float = 0.0  # of these, behind compute
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What one line of the user's code computes in a step."""
-
-    source: str
-    op: str  # that takes most of it
-    seconds: float
-
-
 def mesh_shapes(record: PlanRecord) -> list[tuple[MeshRow, str]]:
     """(mesh shape, note), fastest first; nothing when the user gave the shape."""
     if len(record.meshes) < 2:
@@ -63,7 +56,7 @@ def mesh_shapes(record: PlanRecord) -> list[tuple[MeshRow, str]]:
         record.meshes, key=lambda r: (r.step_s is None, r.step_s or 0.0, r.mesh != chosen)
     )
     return [
-        (row, CHOSEN if row.mesh == chosen else row.why or "screened only" * (not row.searched))
+        (row, CHOSEN if row.mesh == chosen else row.why or QUICK * (not row.searched))
         for row in rows
     ]
 
@@ -84,6 +77,11 @@ def conflict_side(claim: Claim, group: GroupRow | None) -> str:
         return f"side {claim.bits} where it meets itself"
     sides = {group.query_bits: "by queries", group.query_bits ^ every: "by keys"}
     return sides.get(claim.bits, "partly by queries")
+
+
+def stored_how(row: Override) -> str:
+    """Whether a single array that is an exception is split at all."""
+    return "split" if "/" in row.stored else "replicated"
 
 
 def bound(record: PlanRecord) -> str:
@@ -177,18 +175,22 @@ def lines_that_move(record: PlanRecord) -> list[Line]:
     return sorted(out.values(), key=lambda line: -line.seconds)
 
 
-def lines_that_compute(record: PlanRecord) -> list[Work]:
+def lines_that_compute(record: PlanRecord) -> list[LineWork]:
     """The user's lines by the seconds that they compute, most first."""
     line = record.timeline
+    rows = line.lines or [  # an older file has the lines that its spans are named after
+        LineWork(span.source, span.op, line.runs(span.region) * span.compute_s)
+        for span in line.spans
+    ]
     by_op: dict[str, dict[str, float]] = {}
-    for span in line.spans:
-        ops = by_op.setdefault(short_source(span.source), {})
-        ops[span.op] = ops.get(span.op, 0.0) + line.runs(span.region) * span.compute_s
-    rows = [
-        Work(source or "no line of yours", max(ops, key=lambda op: ops[op]), sum(ops.values()))
+    for row in rows:
+        ops = by_op.setdefault(short_source(row.source) or "no line of yours", {})
+        ops[row.op] = ops.get(row.op, 0.0) + row.compute_s
+    found = [
+        LineWork(source, max(ops, key=lambda op: ops[op]), sum(ops.values()))
         for source, ops in by_op.items()
     ]
-    return sorted((row for row in rows if row.seconds), key=lambda row: -row.seconds)
+    return sorted((row for row in found if row.compute_s), key=lambda row: -row.compute_s)
 
 
 def why_nothing_is_split(record: PlanRecord) -> str:
@@ -220,7 +222,7 @@ def warnings(record: PlanRecord) -> list[str]:
             f"no rule for {listed(names, 4)}: computed in full on every device;"
             " see shardwright.rule"
         )  # fmt: skip
-    if record.replicated:
+    if record.replicated and any(record.decisions.values()):  # else nothing is split at all
         sizes: dict[str, int] = {}
         for row in record.replicated:
             path = short_path(any_layer(row.path))

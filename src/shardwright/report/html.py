@@ -6,38 +6,26 @@ head lets no other script run, whatever the names in a plan are.
 
 from __future__ import annotations
 
-import base64
-import functools
-import hashlib
 import html
 import math
-from importlib import resources
 from typing import Any
-
-import jinja2
 
 from shardwright.record.types import PlanRecord
 from shardwright.report import facts, sections
 from shardwright.report.axes import axis_sentences
-from shardwright.report.causes import sentence
-from shardwright.report.charts import search_steps
-from shardwright.report.diff import diff_plans
+from shardwright.report.charts import pareto
+from shardwright.report.diff import cost_changes, diff_plans
 from shardwright.report.explain import explain
 from shardwright.report.mesh_drawing import draw_mesh
-from shardwright.report.pages import environment
+from shardwright.report.pages import environment, script
 from shardwright.report.pattern import also_known_as
 from shardwright.report.questions import find_array
 from shardwright.report.rates import mfu, throughput
 from shardwright.report.text import certificate_words
 from shardwright.report.words import (
-    gap_text,
     human_count,
     percent,
-    short_path,
     short_source,
-    spec_text,
-    times,
-    upper_first,
 )  # fmt: skip
 
 MOVES = 60  # rows shown
@@ -45,12 +33,12 @@ MOVES = 60  # rows shown
 
 def to_html(record: PlanRecord) -> str:
     """One page with everything the plan says."""
-    return _environment().get_template("plan.html.j2").render(view(record))
+    return environment().get_template("plan.html.j2").render(view(record))
 
 
 def first_screen(record: PlanRecord) -> str:
     """The page's first screen, without script."""
-    return _environment().get_template("notebook.html.j2").render(header(record))
+    return environment().get_template("notebook.html.j2").render(header(record))
 
 
 def array_page(record: PlanRecord, path: str) -> str:
@@ -60,7 +48,7 @@ def array_page(record: PlanRecord, path: str) -> str:
         "name": name, "mesh": str(record.mesh), "drawing": draw_mesh(record.mesh, spec),
         "caption": sections.array_caption(record, type_, spec),
     }  # fmt: skip
-    return _environment().get_template("array.html.j2").render(page)
+    return environment().get_template("array.html.j2").render(page)
 
 
 def in_a_frame(page: str, height: int) -> str:
@@ -80,25 +68,10 @@ def side_by_side(a: PlanRecord, b: PlanRecord) -> str:
     ]  # fmt: skip
     page = {
         "plans": plans, "specs": sections.changed_arguments(a, b), "diff": diff_plans(a, b),
+        "changes": cost_changes(a, b),
         "data": {"steps": [plan["step"]["data"] for plan in plans], "points": []},
     }  # fmt: skip
-    return _environment().get_template("beside.html.j2").render(page | script())
-
-
-@functools.cache
-def _environment() -> jinja2.Environment:
-    return environment(
-        times=times, short=short_path, spec=spec_text, sentence=sentence, line=short_source,
-        upper_first=upper_first, gap=gap_text,
-    )  # fmt: skip
-
-
-@functools.cache
-def script() -> dict[str, str]:
-    """The page's script, and the digest by which its policy knows it."""
-    text = resources.files("shardwright.report").joinpath("templates", "plan.js").read_text("utf-8")
-    digest = hashlib.sha256(text.encode()).digest()
-    return {"script": text, "digest": base64.b64encode(digest).decode()}
+    return environment().get_template("beside.html.j2").render(page | script())
 
 
 def header(record: PlanRecord) -> dict[str, Any]:
@@ -126,20 +99,19 @@ def header(record: PlanRecord) -> dict[str, Any]:
 def view(record: PlanRecord) -> dict[str, Any]:
     """What the template shows, in its order."""
     moves, step = facts.lines_that_move(record), sections.step_chart(record)
-    arrays, points = sections.arrays(record), sections.scatter(record)
-    path, bound_y, improvements = search_steps(record)
+    arrays, points = sections.arrays(record), sections.scatter(pareto(record), record.limit_bytes)
     return header(record) | script() | {
         "warnings": facts.warnings(record), "notes": record.notes,
-        "step": step, "arrays": arrays, "scatter": points,
+        "step": step, "arrays": arrays, "points": points,
         "lists": sections.lists(record), "overrides": record.overrides,
         "buffers": record.memory.buffers[:12], "tactics": sections.tactics(record),
         "pinned": facts.are_pinned(record), "shapes": facts.mesh_shapes(record),
         "inapplicable": facts.inapplicable(record), "functions": sections.by_function(record),
+        "layers": sections.by_layer(record), "kinds": sorted({line.kind for line in moves}),
         "moves": moves[:MOVES], "moves_left": max(0, len(moves) - MOVES),
         "specs": sections.arguments(record), "groups": sections.groups(record),
         "explanation": explain(record), "certificate": certificate_words(record),
-        "search": {"path": path, "bound_y": bound_y, "points": improvements,
-                   "how": record.search.how, "evaluations": record.search.evaluations},
+        "search": sections.search_chart(record),
         "fingerprint": record.fingerprint, "ops": record.ops,
         "data": {
             "steps": [step["data"]], "points": points["data"],

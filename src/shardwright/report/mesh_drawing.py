@@ -13,7 +13,7 @@ from itertools import product
 from shardwright.mesh import Mesh
 from shardwright.record.types import Spec
 
-MOST_CELLS = 256
+MOST_CELLS = 256  # of one drawing
 CELL, GAP, GROUP = 22, 3, 9  # of a cell, between cells, between groups of cells
 HUES = 12  # colours: one per position along the first axis
 WEAKEST = 0.4  # of a colour's strength, which the position along the other axes gives

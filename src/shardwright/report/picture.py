@@ -9,7 +9,7 @@ from shardwright.report.html import array_page, in_a_frame
 from shardwright.report.mesh_drawing import CELL, draw_mesh
 from shardwright.report.questions import about_array, find_array
 
-MOST_LINES = 8
+MOST_LINES = 8  # of shards, when printed
 MARGIN = 150  # pixels of text around the drawing
 
 

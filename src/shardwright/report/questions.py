@@ -63,6 +63,7 @@ def why_not(record: PlanRecord, tactic: str) -> Answer:
 
 
 def _verdict(record: PlanRecord, row: Cost, fits_: bool) -> str:
+    """One sentence: why another plan was not taken."""
     mine = record.cost
     if facts.same_cost(row, mine):
         return "It is this plan."
@@ -157,13 +158,13 @@ def local_shape(type_: str, spec: Spec, sizes: dict[str, int]) -> str:
 
 
 def _claims_on(record: PlanRecord, path: str, spec: Spec) -> list[str]:
-    """The decisions that split an array: which group claims which axis."""
+    """The decisions that split an array: over which axis, with which other dims."""
     groups = {g.label: g for g in record.groups}
     out = []
     for dim, on in enumerate(spec):
         for axis in on:
             here = [groups[c.group] for c in record.decisions[axis] if c.group in groups]
             claimed = [g.label for g in here if any(fits(f"{path}[{dim}]", d) for d in g.dims)]
-            why = f"{claimed[0]} claims {axis}" if claimed else f"{axis} is free on dim {dim}"
-            out.append(f"{why}, which splits dim {dim}")
+            why = f", like all of {claimed[0]}" if claimed else ""
+            out.append(f"dim {dim} is split over {axis}{why}")
     return out

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import re
 
-from shardwright.record.types import PlanRecord
+from shardwright.analysis.labels import fits
+from shardwright.record.types import GroupRow, PlanRecord
 from shardwright.report.pattern import BATCH, SEQUENCE
 
 _INTEGER = re.compile(r"[iu]\d+\[")
+_ARGUMENT = re.compile(r"[.\[]")  # what follows the name of an argument in a path
 
 
 def mfu(record: PlanRecord) -> float | None:
@@ -36,8 +38,25 @@ def throughput(record: PlanRecord) -> tuple[float, str] | None:
         named = [f"{path}[{d}]" for d in range(len(shape))]
         if _INTEGER.match(type_) and all(dims[role].intersection(named) for role in dims):
             return math.prod(shape) / step_s, "tokens"
-    batch = [g for g in record.groups if g.role == BATCH and g.colors == 1 and len(g.sizes) == 1]
+    batch = [
+        g for g in record.groups
+        if g.role == BATCH and g.colors == 1 and len(g.sizes) == 1 and _is_batch(record, g)
+    ]  # fmt: skip
     return (batch[0].sizes[0] / step_s, "examples") if batch else None
+
+
+def _is_batch(record: PlanRecord, group: GroupRow) -> bool:
+    """Whether every array of an argument has the dim: the edges of a graph with nodes are none.
+
+    Arrays of one dim may be without, such as keys and tables.
+    """
+    having = [dim.rpartition("[")[0] for dim in group.dims]
+    arguments = {_ARGUMENT.split(path)[0] for path in having}
+    return all(
+        any(fits(path, one) for one in having)
+        for path, type_ in record.arguments.items()
+        if _ARGUMENT.split(path)[0] in arguments and "," in type_
+    )
 
 
 def _dims(record: PlanRecord, role: str) -> set[str]:

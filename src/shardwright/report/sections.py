@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 from shardwright.cost.cost import Cost
-from shardwright.cost.timeline import KINDS
+from shardwright.cost.timeline import KINDS, Layer
 from shardwright.record.types import PlanRecord, Spec
 from shardwright.report import facts
 from shardwright.report.causes import brief
-from shardwright.report.charts import HEIGHT, Bar, memory_areas, pareto, time_axis
+from shardwright.report.charts import (
+    HEIGHT,
+    Bar,
+    Point,
+    Scale,
+    memory_areas,
+    search_path,
+    time_axis,
+)
 from shardwright.report.eject import starred
 from shardwright.report.mesh_drawing import draw_mesh
 from shardwright.report.pattern import HIDDEN, roles
@@ -26,6 +36,14 @@ from shardwright.report.words import (
 )  # fmt: skip
 
 TACTICS, FUNCTIONS, DRAWINGS = 14, 10, 14  # rows, and different drawings of the mesh
+TICKS = 4  # intervals of the axis of time
+TRACK, TOUCHING = 22, 0.02  # the height of a track, and less than what can be seen on one
+ALIKE = 0.02  # relative: layers that differ by less are shown as one row
+OUTSIDE = "outside of layers"
+POINTS = (  # kinds of points, and what they are called
+    ("plan", "this plan"), ("best", "the best"), ("tactic", "named tactics"),
+    ("mesh", "other mesh shapes"), ("variant", "other variants"),
+)  # fmt: skip
 HEADROOM = 1.5  # a limit within so many times the peak is drawn
 _MATRIX = ("dot_general", "conv_general_dilated", "ragged_dot", "ragged_dot_general")
 
@@ -52,7 +70,8 @@ def step_chart(
     peak, limit = record.cost.peak_bytes, record.limit_bytes
     top = highest or (limit if peak <= limit <= HEADROOM * peak else peak) or 1
     return {
-        "tracks": tracks, "loops": loops,
+        "tracks": {name: _paths(rows) for name, rows in tracks.items()}, "loops": loops,
+        "ticks": _ticks(record, whole_s),
         "depth": 1 + max((one.depth for one in loops), default=-1),
         "areas": memory_areas(bars, top), "top": top, "height": HEIGHT,
         "limit_y": HEIGHT * (1 - limit / top) if limit <= top else None,
@@ -62,6 +81,27 @@ def step_chart(
             "texts": [_readout(record, bar) for bar in bars],
         },
     }  # fmt: skip
+
+
+def _paths(rows: list[tuple[float, float, str]]) -> dict[str, str]:
+    """{kind: a path of the boxes (x, width, kind) of a track}; boxes that touch are one."""
+    ends: dict[str, list[list[float]]] = {}
+    for x, width, kind in rows:
+        boxes = ends.setdefault(kind, [])
+        if boxes and x - boxes[-1][1] < TOUCHING:
+            boxes[-1][1] = x + width
+        else:
+            boxes.append([x, x + width])
+    return {
+        kind: "".join(f"M{a:.2f} 0H{b:.2f}V{TRACK}H{a:.2f}Z" for a, b in boxes)
+        for kind, boxes in ends.items()
+    }
+
+
+def _ticks(record: PlanRecord, whole_s: float | None) -> list[tuple[float, str]]:
+    """(percent of the width, time) along the axis, on which compute and links take turns."""
+    whole_s = whole_s or record.cost.compute_s + record.cost.link_s
+    return [(100 * i / TICKS, human_seconds(whole_s * i / TICKS)) for i in range(TICKS + 1)]
 
 
 def _links(record: PlanRecord, bar: Bar) -> float:
@@ -131,10 +171,11 @@ def _shards(record: PlanRecord, spec: Spec) -> int:
     return shards
 
 
-def scatter(record: PlanRecord) -> dict[str, Any]:
-    """Time against memory: points, the front, and what a pointer reads."""
-    points = pareto(record)
-    front = sorted((p for p in points if p.best), key=lambda p: p.x)
+def scatter(points: Sequence[Point], limit: int | None = None) -> dict[str, Any]:
+    """Time against memory: points, the front, ticks, and what a pointer reads."""
+    across, up = Scale.of(p.step_s for p in points), Scale.of(p.peak_bytes for p in points)
+    rows = [(across.at(p.step_s), round(100 - up.at(p.peak_bytes), 2), p) for p in points]
+    front = sorted((row for row in rows if row[2].best), key=lambda row: row[:2])
     texts = [
         [
             p.name,
@@ -144,12 +185,68 @@ def scatter(record: PlanRecord) -> dict[str, Any]:
         ]
         for p in points
     ]
+    drawn = limit is not None and up.low < limit < up.high
     return {
-        "points": points, "front": " ".join(f"{p.x:.1f},{p.y:.1f}" for p in front),
-        "fastest": min(p.step_s for p in points), "slowest": max(p.step_s for p in points),
-        "smallest": min(p.peak_bytes for p in points), "largest": max(p.peak_bytes for p in points),
-        "data": texts,
+        "points": rows, "front": " ".join(f"{x},{y}" for x, y, p in front),
+        "kinds": [(kind, name) for kind, name in POINTS if any(p.kind == kind for p in points)],
+        "across": [(across.at(v), human_seconds(v)) for v in across.ticks()],
+        "up": [(round(100 - up.at(v), 2), human_bytes(v)) for v in up.ticks()],
+        "limit": limit, "limit_y": round(100 - up.at(limit), 2) if limit and drawn else None,
+        "unfit": any(not p.fits for p in points), "data": texts,
     }  # fmt: skip
+
+
+def search_chart(record: PlanRecord) -> dict[str, Any]:
+    """The best step while the search ran: a falling line, its corners, and the bound."""
+    rows, bound = search_path(record), record.certificate.lower_bound_s
+    out: dict[str, Any] = {
+        "how": record.search.how, "evaluations": record.search.evaluations, "rows": rows,
+        "bound": bound if 0 < bound < math.inf else None,
+    }  # fmt: skip
+    if rows:
+        path = f"M{rows[0][0]} {100 - rows[0][1]}"
+        path += "".join(f"H{x}V{100 - y:.2f}" for x, y, _ in rows[1:])
+        out["path"] = f"{path}H100"
+        out["first"] = change(rows[0][2].step_s, rows[-1][2].step_s)
+        out["said"] = "; ".join(
+            f"{human_seconds(row.step_s)} after {row.evaluations} plans ({row.stage})"
+            for _, _, row in rows
+        )
+    return out
+
+
+def by_layer(record: PlanRecord) -> list[dict[str, Any]]:
+    """Seconds of each layer or loop, links split by collective; neighbours that are alike as one.
+
+    >>> [(row["name"], row["count"]) for row in by_layer(record)]
+    [('outside of layers', 1), ('layers[0]', 1), ('layers[1] to layers[79]', 79)]
+    """
+    folded: list[list[Layer]] = []
+    for layer in record.timeline.layers:
+        if folded and layer.name and folded[-1][0].name and _alike(folded[-1][0], layer):
+            folded[-1].append(layer)
+        else:
+            folded.append([layer])
+    links = [sum(sum(layer.moves.values()) for layer in rows) for rows in folded]
+    longest = max(links, default=0.0)
+    out = []
+    for rows, seconds in zip(folded, links, strict=True):
+        first, last, kinds = rows[0].name, rows[-1].name, dict[str, float]()
+        for layer in rows:
+            for kind, each in layer.moves.items():
+                kinds[kind] = kinds.get(kind, 0.0) + each
+        out.append({
+            "name": f"{first} to {last}" if len(rows) > 1 else short_source(first) or OUTSIDE,
+            "count": len(rows), "seconds": seconds, "compute_s": sum(x.compute_s for x in rows),
+            "parts": _parts(sorted(kinds.items()), longest),
+        })  # fmt: skip
+    return out
+
+
+def _alike(a: Layer, b: Layer) -> bool:
+    """Whether two layers take as long, computing and moving."""
+    pairs = [(a.compute_s, b.compute_s), (sum(a.moves.values()), sum(b.moves.values()))]
+    return all(abs(x - y) <= ALIKE * max(x, y) for x, y in pairs)
 
 
 def lists(record: PlanRecord) -> list[dict[str, Any]]:
@@ -218,7 +315,7 @@ def tactics(record: PlanRecord) -> dict[str, Any]:
 
 
 def by_function(record: PlanRecord) -> list[dict[str, Any]]:
-    """Seconds on links by the function that causes them, which is a layer, split by collective."""
+    """Seconds on links by the function that causes them, split by collective."""
     found: dict[str, dict[str, float]] = {}
     for line in facts.lines_that_move(record):
         file, _, function = line.source.partition(" ")

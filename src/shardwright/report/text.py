@@ -57,7 +57,7 @@ def format_plan(record: PlanRecord) -> str:
 def format_decisions(record: PlanRecord) -> str:
     """A sentence per axis; single arrays that are stored otherwise."""
     if not any(record.decisions.values()):
-        return wrapped(facts.why_nothing_is_split(record))
+        return wrapped(f"{facts.why_nothing_is_split(record)}.")
     rows = [
         (f"{axis} ({record.mesh.shape[axis]}):", sentence)
         for axis, sentence in axis_sentences(record).items()
@@ -66,18 +66,21 @@ def format_decisions(record: PlanRecord) -> str:
     if name := also_known_as(record):
         text += "\n" + wrapped(f"this is {name}", indent=2)
     if record.overrides:
-        text += "\nexcept\n" + columns(_overrides(record), width=WIDTH)
+        text += "\nexcept, because it is faster\n" + columns(_overrides(record), width=WIDTH)
     return text
 
 
-def _overrides(record: PlanRecord) -> list[tuple[str, str]]:
+def _overrides(record: PlanRecord) -> list[tuple[str, str, str]]:
     """How single arrays are stored, and what they are."""
     rows = [
-        (row.stored, listed([short_source(short_path(what)) for what in row.what], 2))
+        (
+            facts.stored_how(row), row.stored,
+            listed([short_source(short_path(what)) for what in row.what], 2),
+        )
         for row in record.overrides
-    ]
+    ]  # fmt: skip
     more = len(rows) - OVERRIDES
-    return rows[:OVERRIDES] + ([("...", f"{more} more")] if more > 0 else [])
+    return rows[:OVERRIDES] + ([("...", "", f"{more} more")] if more > 0 else [])
 
 
 def format_figures(record: PlanRecord) -> str:
@@ -100,9 +103,11 @@ def time_split(record: PlanRecord) -> str:
     """compute 4.19 s (91%), links 407 ms (9%)"""
     cost = record.cost
     hidden = f", of which {human_seconds(cost.exposed_s)} exposed" if cost.hidden_s else ""
+    host = f"; copies to the host and back {human_seconds(cost.host_s)}" if cost.host_s else ""
     return (
         f"compute {human_seconds(cost.compute_s)} ({percent(cost.compute_s, cost.step_s)}),"
         f" links {human_seconds(cost.link_s)}{hidden} ({percent(cost.exposed_s, cost.step_s)})"
+        f"{host}"
     )
 
 
@@ -118,15 +123,19 @@ def format_time(record: PlanRecord) -> str:
     """Where the time of a step goes: the user's lines that compute and move longest."""
     total = record.cost.compute_s
     lines = facts.lines_that_compute(record)
-    shown = [line for line in lines[:COMPUTE] if line.seconds >= SHOWN * total]
+    shown = [line for line in lines[:COMPUTE] if line.compute_s >= SHOWN * total]
     table = [
-        (human_seconds(line.seconds), percent(line.seconds, total), f"{line.op} at {line.source}")
+        (
+            human_seconds(line.compute_s),
+            percent(line.compute_s, total),
+            f"{line.op} at {line.source}",
+        )
         for line in shown
     ]
     text = f"compute, {human_seconds(total)} in all\n{columns(table, right=(0, 1), width=WIDTH)}"
     left = lines[len(shown) :]
     if left:
-        rest = sum(line.seconds for line in left)
+        rest = sum(line.compute_s for line in left)
         text += f"\n  ... and {counted(len(left), 'more line')}, {human_seconds(rest)} together"
     return "\n".join([text] * bool(shown) + [format_collectives(record)])
 
@@ -184,12 +193,12 @@ def format_meshes(record: PlanRecord) -> str:
     return "mesh shapes\n" + columns(table, right=(1, 2), width=WIDTH)
 
 
-def format_baselines(record: PlanRecord, most: int = BASELINES) -> str:
+def format_baselines(record: PlanRecord) -> str:
     """The plan among the named tactics, fastest first."""
     rows = facts.ranked_baselines(record)
     if not rows:
         return ""
-    shown = facts.first_baselines(record, most)
+    shown = facts.first_baselines(record, BASELINES)
     table = [
         (human_seconds(b.cost.step_s), human_bytes(b.cost.peak_bytes), _note(record, b), b.name)
         for b in shown
@@ -243,9 +252,9 @@ def certificate_words(record: PlanRecord) -> str:
     space = f"what {given} leave open" if given else "the search space"
     if record.overrides and proof.kind == "optimal":
         return (
-            f"optimal but for single arrays; under the cost model nothing in {space} that stores"
-            f" like dims alike takes less than {human_seconds(proof.lower_bound_s)} and fits; the"
-            " exceptions above save more, which no proof covers"
+            f"what each axis splits is optimal; under the cost model nothing else in {space}"
+            f" takes less than {human_seconds(proof.lower_bound_s)} and fits. The exceptions come"
+            " on top, and no proof covers them"
         )
     if proof.kind == "optimal":
         return f"optimal; under the cost model nothing in {space} is faster and fits"

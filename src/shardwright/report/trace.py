@@ -123,6 +123,7 @@ class _Writer:
         return at + span.compute_s
 
     def slice(self, name: str, track: int, at: float, seconds: float, arguments: Any) -> None:
+        """Adds one event."""
         self.events.append({
             "ph": "X", "pid": PREDICTED, "tid": track, "name": name, "ts": at * MICRO,
             "dur": seconds * MICRO, "args": arguments,

@@ -16,6 +16,8 @@ __all__ = [
     "type_bytes", "upper_first", "wrapped",
 ]  # fmt: skip
 
+LEAST_CHANGE = 1e-4  # smaller changes are said to be less than this
+LEAST_GAP = 1e-3  # smaller gaps are said as this one
 _INDEX = re.compile(r"(?<=\[)\d+(?=\]\[')|(?<=\[)\d+(?=\]\.)")  # layers[3]['w1'], opt[0].mu
 _LOCALS = re.compile(r"[\w.<>]*<locals>\.")
 
@@ -33,14 +35,16 @@ def percent(amount: float, total: float) -> str:
 def change(new: float, old: float) -> str:
     """How much more or less, with enough digits to see it: +5.1%, -0.03%, x12.5.
 
-    >>> change(105.1, 100.0), change(99.97, 100.0), change(1250.0, 100.0)
-    ('+5.1%', '-0.03%', 'x12.5')
+    >>> change(105.1, 100.0), change(99.97, 100.0), change(1250.0, 100.0), change(1.00001, 1.0)
+    ('+5.1%', '-0.03%', 'x12.5', '+<0.01%')
     """
     if not old:
         return "" if not new else "new"
     ratio = new / old - 1
     if ratio >= 4:
         return f"x{new / old:.3g}"
+    if 0 < abs(ratio) < LEAST_CHANGE:
+        return f"{'+' if ratio > 0 else '-'}<{LEAST_CHANGE:.2%}"
     return f"{ratio:+.{1 if abs(ratio) >= 1e-3 else 2}%}"
 
 
@@ -79,11 +83,13 @@ def human_count(count: float) -> str:
 
 
 def gap_text(gap: float) -> str:
-    """How far from a bound: 3.4%, or 19x where that says more.
+    """How far at most from a bound: 3.4%, or 19x where that says more.
 
-    >>> gap_text(0.034), gap_text(18.95)
-    ('3.4%', '20x')
+    >>> gap_text(0.034), gap_text(18.95), gap_text(0.0002)
+    ('3.4%', '20x', '0.1%')
     """
+    if gap < LEAST_GAP:
+        return f"{LEAST_GAP:.1%}"
     return f"{gap:.1%}" if gap < 1 else f"{1 + gap:.0f}x"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardwright.rules.registry import register
-from shardwright.rules.rule import NOTHING, OpShape, Rule, einsum
+from shardwright.rules.rule import HOST, NOTHING, OpShape, Rule, einsum
 
 _FUSED_AWAY = ("copy", "layout_constraint", "name", "reshard", "sharding_constraint",
                "stage", "stop_gradient", "xla_metadata_value")  # fmt: skip
@@ -19,7 +19,8 @@ def _identity(op: OpShape) -> Rule:
 def _pairwise(op: OpShape) -> Rule:
     # A barrier keeps the compiler from moving anything past it: no fusion, no deferred sum.
     dims = [op.dims(n) for n in range(len(op.operands))]
-    return einsum(op, dims, dims, unit=NOTHING, work=0.0)
+    crosses = any(a.host != b.host for a, b in zip(op.operands, op.results, strict=True))
+    return einsum(op, dims, dims, unit=HOST if crosses else NOTHING, work=0.0)
 
 
 @register("tie")

@@ -26,6 +26,7 @@ REDUCTIONS = ("add", "max", "min", "mul", "and", "or", "argmax", "argmin")
 MATRIX = "matrix"  # dots and convolutions
 VECTOR = "vector"  # everything that computes
 NOTHING = "nothing"  # views and moves
+HOST = "host"  # copies between the memories of device and host, beside everything else
 
 Dim = tuple[int, ...]  # factors, major to minor
 Label = Hashable  # what a rule author calls a factor
@@ -33,10 +34,11 @@ DimLabel = Label | list[Label] | None  # a list: a compound dim
 
 
 class TensorShape(NamedTuple):
-    """Shape and dtype of one operand or result."""
+    """Shape and dtype of one operand or result, and whether it is in the host's memory."""
 
     shape: tuple[int, ...]
     dtype: Any
+    host: bool = False
 
 
 class OpShape(NamedTuple):

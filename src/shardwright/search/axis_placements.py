@@ -14,11 +14,10 @@ from itertools import count
 
 import numpy as np
 
-from shardwright.cost.model import CostModel
 from shardwright.search.space import Space
 from shardwright.spmd.claim import able_to_split, claimed_atom
 from shardwright.spmd.decisions import UPDATES, AxisList, Entry
-from shardwright.spmd.layout import REPLICATED, Layout
+from shardwright.spmd.layout import REPLICATED
 
 Earlier = tuple[int, ...]  # the placement of one layout on the axes before this one
 START = -1  # no axis placement before this one
@@ -81,66 +80,66 @@ def find_axis_placements(
     lists. With `layouts`, the placements of those alone: a projection, and far fewer.
     """
     model = space.model
-    wanted = set(range(len(model.layouts.table)) if layouts is None else layouts)
-    situations: list[list[Earlier]] = [
-        [()] if i in wanted else [] for i in range(len(model.layouts.table))
-    ]
+    wanted = range(len(model.layouts.table)) if layouts is None else layouts
+    situations: dict[int, list[Earlier]] = {i: [()] for i in wanted}
     groups = {atom.group for i in wanted for atom in model.layouts.table[i].atoms}
     out: list[AxisPlacements] = []
     for axis in range(len(model.mesh.sizes)):
         found = _of_axis(space, axis, situations, groups, limit, cut)
         out.append(found)
-        situations = [
-            [
-                (*earlier, int(atom))
-                for earlier, c in known.items()
-                for atom in np.flatnonzero(np.bincount(found.table[:, c] - REPLICATED)) + REPLICATED
-            ]
-            for known in found.column
+        atoms = [
+            (np.flatnonzero(np.bincount(column - REPLICATED)) + REPLICATED).tolist()
+            for column in found.table.T
         ]
+        situations = {
+            i: [(*earlier, atom) for earlier, c in found.column[i].items() for atom in atoms[c]]
+            for i in wanted
+        }
     return out
 
 
 def _of_axis(
-    space: Space, axis: int, situations: list[list[Earlier]], groups: Collection[int], limit: int,
-    cut: bool,
+    space: Space, axis: int, situations: dict[int, list[Earlier]], groups: Collection[int],
+    limit: int, cut: bool,
 ) -> AxisPlacements:  # fmt: skip
     """The placements of one axis by entries of these groups; equal columns are one."""
-    model, held = space.model, {**space.overrides, **space.model.pins}
-    entries = [a.entry for a in space.actions if a.axis == axis and a.entry.group in groups]
+    held = {**space.overrides, **space.model.pins}
+    entries = [entry for entry in space.entries[axis] if entry.group in groups]
     column_of: dict[tuple[int, ...], int] = {}  # what a column starts with, and what it claims
-    column: list[dict[Earlier, int]] = []
-    for i, (layout, known) in enumerate(zip(model.layouts.table, situations, strict=True)):
-        fixed = held[i][axis] if i in held else None
+    column: list[dict[Earlier, int]] = [{}] * len(space.model.layouts.table)
+    fixed = space.root[axis]
+    for i, known in situations.items():
         mine: dict[Earlier, int] = {}
         for earlier in known:
-            claims = _claims(model, layout, earlier, (*space.root[axis], *entries), fixed)
-            prefix, rest = claims[: len(space.root[axis])], claims[len(space.root[axis]) :]
-            start = (
-                fixed
-                if fixed is not None
-                else next((j for j in prefix if j != REPLICATED), REPLICATED)
-            )
+            if i in held:
+                start, rest = held[i][axis], [REPLICATED] * len(entries)
+            else:
+                first = _claims(space, axis, i, earlier, fixed)
+                start = next((j for j in first if j != REPLICATED), REPLICATED)
+                rest = _claims(space, axis, i, earlier, entries)
             mine[earlier] = column_of.setdefault((start, *rest), len(column_of))
-        column.append(mine)
+        column[i] = mine
     columns = np.array(list(column_of), np.int8).reshape(len(column_of), 1 + len(entries)).T
     for seed in count():
         try:
             found = _walk(space, axis, columns[0], entries, columns[1:], limit, cut, seed)
-            return AxisPlacements(*found[:3], space.root[axis], column, found[3])
+            return AxisPlacements(*found[:3], fixed, column, found[3])
         except _Collision:
             continue  # with other multipliers
     raise AssertionError
 
 
 def _claims(
-    model: CostModel, layout: Layout, earlier: Earlier, entries: Sequence[Entry], fixed: int | None
+    space: Space, axis: int, layout: int, earlier: Earlier, entries: Sequence[Entry]
 ) -> list[int]:
     """[entries] the atom that each claims of a layout if it is the first to do so."""
-    if fixed is not None:
-        return [REPLICATED] * len(entries)
-    able = able_to_split(layout, earlier, len(earlier), model.mesh.sizes)
-    return [claimed_atom(layout, entry, able) for entry in entries]
+    known = space.claimed.setdefault((axis, layout, earlier), {})
+    new = [entry for entry in entries if entry not in known]
+    if new:
+        table, sizes = space.model.layouts.table[layout], space.model.mesh.sizes
+        able = able_to_split(table, earlier, axis, sizes)
+        known.update((entry, claimed_atom(table, entry, able)) for entry in new)
+    return [known[entry] for entry in entries]
 
 
 def _walk(

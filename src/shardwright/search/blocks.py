@@ -32,9 +32,11 @@ class Work:
 
     @property
     def cells(self) -> int:
+        """How many cells were looked at."""
         return len(self._seen)
 
     def spend(self, cells: Sequence[Cell]) -> None:
+        """Counts these cells; raises Spent when they are too many."""
         self._seen.update(cells)
         if len(self._seen) > self._limit:
             raise Spent
@@ -67,7 +69,6 @@ class Block:
         found = [a.kinds(self.scope) for a in axes]
         self.kind = [kind for kind, _ in found]  # [axes][placements]
         self.example = [first.tolist() for _, first in found]  # [axes][kinds] a placement
-        self._placed: dict[Kinds, tuple[Placement, ...]] = {(): ((),) * len(self.scope)}
         self._last: dict[Kinds, tuple[np.ndarray, Parts]] = {}
         self._responses: dict[tuple[int, Kinds], Parts] = {}
 
@@ -75,18 +76,31 @@ class Block:
         """The kinds of one placement of each of the first axes."""
         return tuple([int(kind[n]) for kind, n in zip(self.kind, chosen, strict=False)])
 
-    def placed(self, kinds: Kinds) -> tuple[Placement, ...]:
-        """[scope] the placements on the first axes."""
-        known = self._placed.get(kinds)
-        if known is None:
-            axis = self.axes[len(kinds) - 1]
-            row = axis.table[self.example[len(kinds) - 1][kinds[-1]]]
-            before = self.placed(kinds[:-1])
-            columns = [axis.column[i] for i in self.scope]
-            known = self._placed[kinds] = tuple(
-                [(*p, int(row[c[p]])) for p, c in zip(before, columns, strict=True)]
-            )
-        return known
+    def _placements(self, axis: int, others: Kinds, kinds: np.ndarray) -> np.ndarray:
+        """[kinds, scope, axes] the placements for these kinds of one axis, the others held."""
+        count = len(self.axes)
+        out = np.empty((len(kinds), len(self.scope), count), np.int64)
+        fixed = [*others[:axis], 0, *others[axis:]]
+        row = [example[k] for example, k in zip(self.example, fixed, strict=True)]
+        rows = np.array(self.example[axis])[kinds]
+
+        def followed(layout: int, start: Placement, until: int) -> Placement:
+            """What the axes from len(start) on, to another, make of a placement."""
+            for a in range(len(start), until):
+                one = self.axes[a]
+                start = (*start, int(one.table[row[a], one.column[layout][start]]))
+            return start
+
+        for s, layout in enumerate(self.scope):
+            before = followed(layout, (), axis)
+            one = self.axes[axis]
+            atoms = one.table[rows, one.column[layout][before]]
+            out[:, s, :axis], out[:, s, axis] = before, atoms
+            if axis + 1 < count:
+                for atom in set(atoms.tolist()):
+                    after = followed(layout, (*before, atom), count)
+                    out[atoms == atom, s, axis + 1 :] = after[axis + 1 :]
+        return out
 
     def last(self, earlier: Kinds, wanted: np.ndarray) -> Parts:
         """[wanted] the parts for these kinds of the last axis, given those of the others."""
@@ -97,7 +111,7 @@ class Block:
         known, parts = self._last[earlier]
         new = np.unique(wanted[~known[wanted]])
         if len(new):
-            found = self._parts([self.placed((*earlier, k)) for k in new.tolist()])
+            found = self._parts(self._placements(len(earlier), earlier, new))
             parts.seconds[new], parts.columns[new], known[new] = *found, True
         return Parts(parts.seconds[wanted], parts.columns[wanted])
 
@@ -105,18 +119,17 @@ class Block:
         """The parts for each kind of one axis, given the kinds of all others."""
         known = self._responses.get((axis, others))
         if known is None:
-            head, tail = others[:axis], others[axis:]
-            states = [self.placed((*head, k, *tail)) for k in range(len(self.example[axis]))]
-            known = self._responses[axis, others] = self._parts(states)
+            kinds = np.arange(len(self.example[axis]))
+            placements = self._placements(axis, others, kinds)
+            known = self._responses[axis, others] = self._parts(placements)
         return known
 
-    def _parts(self, states: Sequence[tuple[Placement, ...]]) -> Parts:
-        """Given the placements of the scope in each state."""
-        shape = (len(states), len(self.scope), -1)
-        placements = np.array(states, np.int64).reshape(shape) if self.scope else None
-        total, columns = np.zeros(len(states)), np.zeros((len(states), len(self.columns)))
+    def _parts(self, placements: np.ndarray) -> Parts:
+        """Given the placements [states, scope, axes]."""
+        total = np.zeros(len(placements))
+        columns = np.zeros((len(placements), len(self.columns)))
         for f, within, places in zip(self.factors, self._within, self._places, strict=True):
-            seen = np.zeros((len(states), 0, 0)) if placements is None else placements[:, within]
+            seen = placements[:, within]
             cells = self._graph.cells(f, seen)
             self._work.spend(cells)
             seconds, parts = self._graph.seconds(f, cells, seen)
@@ -132,9 +145,14 @@ def find_blocks(graph: FactorGraph, axes: Sequence[AxisPlacements], work: Work) 
         key=lambda f: (-len(graph.factors[f].scope), graph.factors[f].scope),
     )
     within: dict[tuple[int, ...], list[int]] = {}
+    holding: dict[int, list[tuple[int, ...]]] = {}  # layout -> roots
     for f in order:
         scope = graph.factors[f].scope
-        above = [root for root in within if set(scope) <= set(root)]
+        near = min([holding.get(i, []) for i in scope], key=len) if scope else list(within)
+        above = [root for root in near if set(scope).issubset(root)]
         root = min(above, key=lambda r: (len(r), r), default=scope)
+        if root not in within:
+            for i in root:
+                holding.setdefault(i, []).append(root)
         within.setdefault(root, []).append(f)
     return [Block(graph, work, root, factors, axes) for root, factors in within.items()]

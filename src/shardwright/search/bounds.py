@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import product
 
 import numpy as np
@@ -39,22 +38,15 @@ def _slot_bytes(op: OpClass, local: tuple[int, ...]) -> list[int]:
     return out
 
 
-def least_factor_s(
-    model: CostModel, shares: Sequence[float] | np.ndarray | float = 0.0
-) -> np.ndarray:
-    """[factors] seconds that no state can go below: compute alone, all devices sharing traffic.
-
-    `shares` are of the compute of each phase, as in Hiding.coefficients; what is left counts. With
-    none, all of it: what is hidden then is links.
-    """
-    devices, counts = float(np.prod(model.mesh.sizes)), np.ones(model.slack.phases)
-    counts[model.graph.hiding.phases] -= shares
-    table, weights = model.layouts.table, model.weights.compute @ counts
+def least_factor_s(model: CostModel) -> np.ndarray:
+    """[factors] seconds that no state can go below: compute alone, all devices sharing traffic."""
+    devices, table = float(np.prod(model.mesh.sizes)), model.layouts.table
+    weights = model.weights.compute.sum(1)
     return np.array([
         sum(float(weights[op.index]) * least_compute_s(model, op) for op in factor.ops)
         + sum(
-            table[i].local_bytes((), ()) / devices * per_byte * counts[phase]
-            for i, phase, per_byte in factor.traffic
+            table[i].local_bytes((), ()) / devices * per_byte
+            for i, _, per_byte in factor.traffic
         )
         for factor in model.graph.factors
     ])  # fmt: skip

@@ -30,11 +30,12 @@ from shardwright.spmd.decisions import State
 from shardwright.spmd.layout import REPLICATED
 
 SAME = 1e-9  # costs closer than this are equal
-BATCH = 64
+BATCH = 64  # states that are evaluated at a time
 INFINITE = {"null": float("inf")}  # what null stands for in a plan file: JSON has no infinity
 MOST_CELLS = 1_000_000  # of one table of the relaxation
 # Of three axes and more, states are looked at where the bound is so near, or there are so few.
 NEAR, MOST_STATES = 0.1, 1_000_000
+CLOSE = 5e-3  # of the best known: a bound that is so near is not raised where it proves no optimum
 WORTH = 2e-2  # a state that is better by this part is worth another attempt
 SWEEPS = 100  # in which the tables of the relaxation are made to agree
 
@@ -51,6 +52,7 @@ class Certificate:
 
     @staticmethod
     def none() -> Certificate:
+        """No proof: nothing is known but that no time is negative."""
         return Certificate("none", 0.0, float("inf"), 0)
 
     @property
@@ -148,15 +150,17 @@ class _Proof:
 
     @property
     def incumbent(self) -> float:
+        """Seconds of the best state that fits."""
         best = self.objective.best_s
         return best if best < OVER_MEMORY_S else float("inf")
 
     def run(self) -> Certificate:
+        """The certificate, after as much of the proof as the limits allow."""
         self._relax()
         try:
             self.axes = find_axis_placements(self.space, self.limits.placements)
         except TooLarge:
-            deque(self._balanced(), 0)
+            deque(self._balanced(1 - CLOSE), 0)
             return self._certificate(float("inf"))
         covered = float(np.prod([float(len(a)) for a in self.axes]))
         few = covered <= MOST_STATES or len(self.axes) < 3
@@ -177,9 +181,10 @@ class _Proof:
         self._raise(relaxed.bound_s)
         relaxed.agree(self.incumbent / self.scale, SWEEPS, self._raise)
 
-    def _balanced(self) -> Iterator[None]:
-        """Raises the bound by better weights; yields after all that are tried."""
-        for bound_s in self.relaxed.balance(self.incumbent / self.scale, self.limits.cells):
+    def _balanced(self, enough: float = 1.0) -> Iterator[None]:
+        """Raises the bound by better weights, to so much of the best; yields after each try."""
+        enough_s = enough * self.incumbent / self.scale
+        for bound_s in self.relaxed.balance(enough_s, self.limits.cells):
             self._raise(max(bound_s, self.floor / self.scale))
             yield
 
@@ -235,7 +240,7 @@ class _Proof:
         axis = len(chosen)
         total = np.full(len(self.numbers[axis]), np.inf)
         rows, seconds = self._promising([star.below(chosen) for star in self.relaxed.stars])
-        if axis + 1 == len(self.axes):
+        if axis + 1 == len(self.axes) and len(rows):
             rows, seconds = self._best_weighed(chosen, rows, seconds)
         total[rows] = seconds
         rows = rows[self._may_fit(chosen, rows)]

@@ -17,7 +17,7 @@ from shardwright.search.respond import Responses
 from shardwright.search.space import Space
 from shardwright.spmd.decisions import State
 
-NO_NODE = -1
+NO_NODE = -1  # the parent of the root
 
 
 class Tree:

@@ -103,19 +103,25 @@ class Objective:
         other.memory = self.memory
         return other
 
-    def ranked(self, count: int) -> list[State]:
-        """The best states evaluated so far, best first, one for each way to place all values."""
+    def ranked(self, count: int, among: Sequence[State] | None = None) -> list[State]:
+        """The best states, best first, one for each way to place all values.
+
+        Of these states, or of all that were evaluated so far.
+        """
+        if among is not None:
+            self(among)
         first: dict[bytes, State] = {}
-        for state in sorted(self._by_state, key=self._by_state.__getitem__)[: 4 * count]:
+        states = self._by_state if among is None else among
+        for state in sorted(states, key=self._by_state.__getitem__)[: 4 * count]:
             first.setdefault(self._key_of[state], state)
         return list(first.values())[:count]
 
-    def stored(self, state: State, variants: Sequence[Mapping[int, Placement]]) -> np.ndarray:
-        """[B] objectives of a state with some layouts stored in another way."""
+    def stored(self, state: State, variants: Sequence[Mapping[int, Placement]]) -> Costs:
+        """The costs of a state with some layouts stored in another way."""
         self.evaluations += len(variants)
         self.report()
         common = self.decisions(state)
-        return self.penalised(self.model.evaluate([common.override(v) for v in variants]))
+        return self.model.evaluate([common.override(v) for v in variants])
 
     def _evaluate(self, given: list[State]) -> None:
         """Works out new states; those whose placements are known cost nothing."""

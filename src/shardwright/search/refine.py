@@ -7,7 +7,7 @@ from itertools import permutations
 
 import numpy as np
 
-from shardwright.cost.model import CostModel
+from shardwright.cost.model import CostModel, Costs
 from shardwright.program.ties import CONSTS, Tie
 from shardwright.program.types import LITERAL
 from shardwright.search.objective import Budget, Objective
@@ -40,7 +40,7 @@ def neighbours(space: Space, state: State) -> Iterator[State]:
         fixed = len(space.root[axis])
         entries = state[axis]
         listed = {e.group for e in entries}
-        options = [a.entry for a in space.actions if a.axis == axis]
+        options = space.entries[axis]
         others = [e for e in options if e.group not in listed]
         lists: list[AxisList] = []
         for i in range(fixed, len(entries)):
@@ -69,6 +69,7 @@ def refine_layouts(
 
     Small norm gains that a strategy would gather at every use are kept whole, say, or weights
     that were gathered for the forward pass until the backward pass. What the user pinned stays.
+    A start that does not fit is made to fit first, by what costs the least time for each byte.
     """
     model = objective.model
     stored = model.stored(objective.decisions(state))
@@ -76,7 +77,7 @@ def refine_layouts(
     free = [i for i in _candidates(model) if i not in held]
     summed = {i for i, layout in enumerate(model.layouts.table) if layout.summed}
     chosen = {i: p for i, p in start.items() if i in free or i in summed - held}
-    best_s = float(objective.stored(state, [chosen])[0])
+    now = objective.stored(state, [chosen])
     while True:
         changes = [
             (i, option) for i in free for option in _options(model, i, stored[i], chosen.get(i))
@@ -85,22 +86,36 @@ def refine_layouts(
             break
         values = objective.stored(state, [{**chosen, i: option} for i, option in changes])
         better: dict[int, Placement] = {}  # the best change of each layout, best layout first
-        for k in np.argsort(values, kind="stable").tolist():
-            if values[k] < best_s * (1 - WORTHWHILE):  # of nothing there is nothing to save
-                better.setdefault(*changes[k])
+        for k in _worthwhile(objective, now, values):
+            better.setdefault(*changes[k])
         if not better:
             break
         rows = list(better.items())
         together = [{**chosen, **dict(rows[: n + 1])} for n in range(len(rows))]
         values = objective.stored(state, together)
-        best = int(np.argmin(values))
-        chosen, best_s = together[best], float(values[best])
+        fits = np.flatnonzero(values.peak_bytes <= objective.memory)
+        over = bool(now.peak_bytes[0] > objective.memory)
+        # The fewest changes with which it fits; once it does, the best of all.
+        best = int(fits[0] if over and len(fits) else np.argmin(objective.penalised(values)))
+        chosen, now = together[best], objective.stored(state, [together[best]])
+    best_s = float(objective.penalised(now)[0])
     for i in list(chosen):  # those that bring nothing any more
         without = {j: p for j, p in chosen.items() if j != i}
-        value = float(objective.stored(state, [without])[0])
+        value = float(objective.penalised(objective.stored(state, [without]))[0])
         if value <= best_s * (1 + WORTHWHILE):
             chosen, best_s = without, value
     return chosen, best_s
+
+
+def _worthwhile(objective: Objective, now: Costs, changed: Costs) -> list[int]:
+    """The changes that save time, most first; over memory, bytes for the least time first."""
+    values, best_s = objective.penalised(changed), float(objective.penalised(now)[0])
+    order = values
+    if now.peak_bytes[0] > objective.memory:
+        saved = now.peak_bytes[0] - np.maximum(changed.peak_bytes, objective.memory)
+        order = (changed.step_s - now.step_s[0]) / np.maximum(saved, 1.0)
+    better = values < best_s * (1 - WORTHWHILE)  # of nothing there is nothing to save
+    return [k for k in np.argsort(order, kind="stable").tolist() if better[k]]
 
 
 def kept_copies(model: CostModel) -> dict[int, Placement]:

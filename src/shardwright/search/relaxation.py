@@ -59,18 +59,6 @@ class Star:
         self.cells = cells  # [cells, scope] numbers of placements
         self.charge = charge  # [cells]
         self.seconds = charge.base  # [cells] as weighed, and moved between tables
-        self._groups: dict[int, tuple[np.ndarray, np.ndarray]] = {}
-
-    def least(self, column: int) -> np.ndarray:
-        """[placements of a layout] the least seconds of each: the min-marginals."""
-        known = self._groups.get(column)
-        if known is None:
-            at = self.cells[:, column]
-            order = np.argsort(at, kind="stable")
-            starts = np.searchsorted(at[order], np.arange(int(at.max()) + 1))
-            known = self._groups[column] = order, starts
-        order, starts = known
-        return np.minimum.reduceat(self.seconds[order], starts)  # type: ignore[no-any-return]
 
     def place(self, axes: Sequence[AxisPlacements], domains: Domains) -> None:
         """Finds the cell of every combination of kinds of these axis placements."""
@@ -112,6 +100,30 @@ class Star:
         return known
 
 
+class SharedLayout(NamedTuple):
+    """A layout that several stars hold."""
+
+    cells: np.ndarray  # cells of all of them, by star, then by the placement of the layout
+    starts: np.ndarray  # [stars x placements] the first of each
+    counts: np.ndarray  # [stars x placements]
+    stars: int
+
+    @staticmethod
+    def of(stars: Sequence[tuple[int, np.ndarray]]) -> SharedLayout:
+        """Given the first cell of each star and the [cells] placements of the layout in it."""
+        orders = [np.argsort(at, kind="stable") for _, at in stars]
+        counts = np.concatenate([np.bincount(at) for _, at in stars])
+        cells = np.concatenate([o + first for o, (first, _) in zip(orders, stars, strict=True)])
+        return SharedLayout(cells, np.cumsum(counts) - counts, counts, len(stars))
+
+    def average(self, seconds: np.ndarray) -> None:
+        """Gives all stars the same least seconds per placement (min-marginals): the mean."""
+        mine = seconds[self.cells]
+        least = np.minimum.reduceat(mine, self.starts).reshape(self.stars, -1)
+        change = least.mean(0) - least
+        seconds[self.cells] = mine + np.repeat(change.ravel(), self.counts)
+
+
 class Domains:
     """The placements of each layout, numbered as they are met."""
 
@@ -120,6 +132,7 @@ class Domains:
         self._number: list[dict[Placement, int]] = [{} for _ in range(layouts)]
 
     def number(self, layout: int, placement: Placement) -> int:
+        """The number of a placement in the domain of a layout, a new one where it is new."""
         known = self._number[layout]
         if placement not in known:
             known[placement] = len(known)
@@ -185,6 +198,7 @@ class OpTables:
         return self._scopes[scope]
 
     def _find_cells(self, scope: Scope) -> np.ndarray | None:
+        """[cells, scope] the placements that states can give a scope; None: too many."""
         try:
             axes = find_axis_placements(self.space, self._most_cells, scope)
         except TooLarge:
@@ -213,6 +227,7 @@ class OpTables:
         return self._charges[key]
 
     def _choose(self, op: OpClass) -> Chosen | None:
+        """What an op class may choose in each cell; None where that is too much work."""
         cells = self.cells(_scope(op))
         if cells is None:
             return None
@@ -260,6 +275,7 @@ class Relaxation:
                 self.constant += computing(least_s, share.compute)
         self._add_traffic(tables)
         self.stars = self._merged(tables)
+        self._join()
         self.weights = np.zeros(len(hiding.phases))  # [phases]
         compute_s, link_s = model.columns(near)
         self.weigh((compute_s < link_s).astype(float))  # exact for this state
@@ -284,14 +300,18 @@ class Relaxation:
     def _merged(self, tables: dict[Scope, Charge]) -> list[Star]:
         """Stars; a table whose scope lies within another's is added to the smallest such."""
         stars: dict[Scope, Star] = {}
+        holding: dict[int, list[Scope]] = {}  # layout -> scopes of stars
         for scope in sorted(tables, key=lambda s: (-len(s), s)):
             cells = self.ops.cells(scope)
             assert cells is not None
             order = np.argsort(_keys(cells, self.domains, scope), kind="stable")
             cells, charge = cells[order], tables[scope][order]
-            above = [s for s in stars if set(scope) < set(s)]
+            near = min([holding.get(i, []) for i in scope], key=len) if scope else list(stars)
+            above = [s for s in near if set(scope).issubset(s)]
             if not above:
                 stars[scope] = Star(scope, cells, charge)
+                for i in scope:
+                    holding.setdefault(i, []).append(scope)
                 continue
             into = min(above, key=lambda s: (len(stars[s].seconds), s))
             columns = [stars[into].cells[:, into.index(i)] for i in scope]
@@ -301,13 +321,31 @@ class Relaxation:
             stars[into] = Star(into, stars[into].cells, stars[into].charge + charge[at])
         return list(stars.values())
 
+    def _join(self) -> None:
+        """Puts the seconds of all stars into one array, of which each has its part."""
+        ends = np.cumsum([0, *[len(star.cells) for star in self.stars]])
+        self._starts = ends[:-1]  # [stars] the first cell of each
+        self._seconds = np.concatenate([np.zeros(0), *[star.seconds for star in self.stars]])
+        users: dict[int, list[tuple[int, int]]] = {}
+        for n, star in enumerate(self.stars):
+            star.seconds = self._seconds[ends[n] : ends[n + 1]]
+            for column, layout in enumerate(star.scope):
+                users.setdefault(layout, []).append((n, column))
+        self._shared = [
+            SharedLayout.of([
+                (int(self._starts[n]), self.stars[n].cells[:, column])
+                for n, column in users[layout]
+            ])
+            for layout in sorted(users) if len(users[layout]) > 1
+        ]  # fmt: skip
+
     def weigh(self, weights: np.ndarray) -> None:
         """Bounds what is hidden with these weights [phases] from now on."""
         for k in np.flatnonzero(weights != self.weights).tolist():
             for star in self.stars:
                 if k in star.charge.slopes:
                     more = weights[k] - self.weights[k]
-                    star.seconds = star.seconds + more * star.charge.slopes[k]
+                    star.seconds += more * star.charge.slopes[k]
         self.weights = weights
 
     @property
@@ -318,7 +356,9 @@ class Relaxation:
     @property
     def bound_s(self) -> float:
         """No state of the space takes less."""
-        return self.constant_s + sum(float(star.seconds.min()) for star in self.stars)
+        if not self.stars:
+            return self.constant_s
+        return self.constant_s + float(np.minimum.reduceat(self._seconds, self._starts).sum())
 
     def balance(self, enough_s: float, most_cells: float) -> Iterator[float]:
         """Looks for weights that raise the bound, phase by phase, in smaller and smaller steps.
@@ -327,7 +367,7 @@ class Relaxation:
         at so many cells.
         """
         best_s, step = self.bound_s, 0.5
-        kept = self.weights, [star.seconds for star in self.stars]
+        kept = self.weights, self._seconds.copy()
         a_sweep = sum(star.cells.size for star in self.stars)
         while step >= LEAST_STEP and best_s < enough_s:
             before_s = best_s
@@ -342,43 +382,29 @@ class Relaxation:
                 most_cells -= a_sweep * self.agree(enough_s, 4 * SWEEPS)
                 yield self.bound_s
                 if self.bound_s > best_s:
-                    best_s, kept = self.bound_s, (weights, [star.seconds for star in self.stars])
+                    best_s, kept = self.bound_s, (weights, self._seconds.copy())
                 self.weights = kept[0]
-                for star, seconds in zip(self.stars, kept[1], strict=True):
-                    star.seconds = seconds
+                self._seconds[:] = kept[1]
             step = step / 2 if best_s < before_s * (1 + STEADY) else step
 
     def agree(
         self, enough_s: float, sweeps: int, report: Callable[[float], None] | None = None
     ) -> int:
         """The sweeps, at most so many, that raised the bound until it was enough or steady."""
-        users: dict[int, list[tuple[Star, int]]] = {}
-        for star in self.stars:
-            for column, layout in enumerate(star.scope):
-                users.setdefault(layout, []).append((star, column))
-        order = [users[layout] for layout in sorted(users) if len(users[layout]) > 1]
         before = self.bound_s
         for sweep in range(sweeps):
-            for around in order if sweep % 2 == 0 else reversed(order):
-                _average(around)
+            for layout in self._shared if sweep % 2 == 0 else reversed(self._shared):
+                layout.average(self._seconds)
             bound = self.bound_s
             if report is not None:
                 report(bound)
-            if bound >= enough_s or not order:
+            if bound >= enough_s or not self._shared:
                 return sweep + 1
             if sweep % SWEEPS == SWEEPS - 1:
                 if bound < before * (1 + STEADY):
                     return sweep + 1
                 before = bound
         return sweeps
-
-
-def _average(around: Sequence[tuple[Star, int]]) -> None:
-    """Gives all tables that hold a layout the same min-marginals: the mean."""
-    least = [star.least(column) for star, column in around]
-    mean = sum(least[1:], least[0]) / len(around)
-    for (star, column), mine in zip(around, least, strict=True):
-        star.seconds = star.seconds + (mean - mine)[star.cells[:, column]]
 
 
 def _heavy(model: CostModel, op: OpClass) -> float:

@@ -158,6 +158,17 @@ class Responses:
             ]
             self.objective([state for state in states if space.contains(state)])
 
+    def near(self, state: State, count: int) -> list[State]:
+        """The states that are best when one axis of a state may change, `count` for each axis."""
+        chosen, found = self.chosen(state), list[State]()
+        if chosen is not None:
+            with suppress(Spent):
+                for axis in self.space.axes:
+                    every = np.arange(len(self.axes[axis]))
+                    for n in self.best(axis, chosen, every, count):
+                        found.append(self.state((*chosen[:axis], n, *chosen[axis + 1 :])))
+        return found
+
     def improve(self, states: Iterable[State]) -> None:
         """Descends from each of these states, until the cells that may be looked at are spent."""
         with suppress(Spent):

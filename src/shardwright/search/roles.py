@@ -41,6 +41,7 @@ class WeightDot:
 
     @property
     def groups(self) -> frozenset[int]:
+        """The groups of all dims of the weight."""
         return self.contracted | self.free | self.slices | self.looked_up
 
     @property
@@ -271,6 +272,7 @@ def _meets(op: Op) -> bool:
 
 
 def _weight_dot(op: Op, operand: int, groups_of: list[list[tuple[int, int]]]) -> WeightDot | None:
+    """How an op uses a weight: what it does with the groups of its dims; None: with none."""
     rule = op.rule
     in_result = {f for slot in rule.results for dim in slot for f in dim}
     elsewhere = {

@@ -113,6 +113,7 @@ def _axes(context: Context, searches: Sequence[Search], strategies: bool) -> tup
 def _replicated(
     context: Context, tactics: Sequence[Tactic]
 ) -> tuple[dict[int, Placement], set[int]]:
+    """(layouts that stay replicated, groups that nothing splits) as Replicate says."""
     overrides: dict[int, Placement] = {}
     banned: set[int] = set()
     whole = (REPLICATED,) * len(context.model.mesh.sizes)
@@ -131,6 +132,7 @@ def _replicated(
 
 
 def _limits(context: Context, tactics: Sequence[Tactic]) -> dict[int, set[int]]:
+    """{axis: groups that it may split} as Limit says."""
     known = {g.label: g.index for g in context.model.analysis.all_groups}
     limits: dict[int, set[int]] = {}
     for t in tactics:

@@ -25,7 +25,13 @@ from shardwright.search.objective import (
     Progress,
 )
 from shardwright.search.overflow import no_plan_fits
-from shardwright.search.refine import kept_copies, refine, refine_layouts, unreduced_sums
+from shardwright.search.refine import (
+    WORTHWHILE,
+    kept_copies,
+    refine,
+    refine_layouts,
+    unreduced_sums,
+)
 from shardwright.search.relaxation import OpTables
 from shardwright.search.respond import Responses
 from shardwright.search.roles import find_roles
@@ -37,14 +43,18 @@ from shardwright.spmd.decisions import Decisions, Placement, State
 # Evaluations that a second of the user's budget buys, on the slowest machine we care about.
 # Budgets are counted in evaluations so that the same seed gives the same plan everywhere.
 EVALUATIONS_PER_S = 1000
-DEFAULT_SECONDS = 3.0
+DEFAULT_SECONDS = 3.0  # of search when the user says nothing
 NEARLY = 0.1  # a gap that a better answer may close: it is proven once more
+CLOSE = 0.01  # a gap that is not worth a tree search
 STARTS = 8  # good states from which best responses start
 ALIKE = 4000  # lists that are tried on all axes alike where no proof ended: 0.3 s
 REFINED = 3  # good states that are changed entry by entry where not all lists are enumerated
-# Of refining single layouts: states that are looked at with copies kept, the share of the cells
-# that best responses may take there, and the states of either kind that are refined.
-SCREENED, RESPONSES_GIVEN, FIRST = 256, 0.5, 4
+# Of refining single layouts: states found before a proof that are looked at, and states near the
+# best for each axis; the share of the cells that best responses may take where copies are kept; and
+# the states of either kind that are refined. More states are, until so many factors were looked up:
+# some 0.7 s, less for programs of fewer factors.
+SCREENED, NEAR, RESPONSES_GIVEN, FIRST = 256, 16, 0.5, 4
+MORE, LEAST = 1_500_000, 170
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +149,8 @@ def _budget(wanted: float) -> Budget:
 class _Run:
     """One search: the stages in order, and what each contributed."""
 
+    responses: Responses  # of the turn that runs
+
     def __init__(
         self, space: Space, objective: Objective, budget: Budget, seed: int, schedule: Schedule,
         context: Context, tactics: Sequence[Tactic] | None,
@@ -147,13 +159,13 @@ class _Run:
         self.seed, self.schedule, self.context, self.tactics = seed, schedule, context, tactics
         self.named: dict[str, State | NotApplicable] = {}
         self.seeds: list[State] = []  # of strategies
+        self.before_proof: list[State] = []  # the best states, best first
         self.state: State = space.root
         self.overrides: dict[int, Placement] = {}
         self.certificate = Certificate.none()
         self.how: list[str] = []
         self.interrupted = self.timed_out = False
         self.ops: OpTables | None = None  # that the proofs of one turn share
-        self.responses = Responses(space, objective, budget.cells)
 
     def in_turn(self, budgets: Sequence[Budget], exact: bool) -> None:
         """All stages with each budget, until a proof ends; keeps the best of all of them."""
@@ -162,7 +174,6 @@ class _Run:
             if kept is not None and self.certificate.kind == "optimal":
                 break
             self.budget = budget
-            self.responses = Responses(self.space, self.objective, budget.cells)
             self.ops = None
             try:
                 self.overrides = {}
@@ -181,6 +192,7 @@ class _Run:
         return float(self.objective.penalised(self.objective.model.evaluate([decisions]))[0])
 
     def all_stages(self, exact: bool) -> None:
+        """Runs the stages in order; what is best is then in `state` and `overrides`."""
         objective, space = self.objective, self.space
         objective.begin(STRATEGIES)
         objective([space.root])
@@ -192,15 +204,19 @@ class _Run:
             values = objective(seeds)
             best = min(range(len(seeds)), key=lambda i: (values[i], i))
             self._note(f"best of {len(seeds)} strategies", float(values[best]))
+        self.responses = Responses(space, objective, self.budget.cells)
         if exact:
             self._local_search()
+            self.before_proof = objective.ranked(SCREENED)
             self._prove()
-        if space.actions and self.certificate.kind != "optimal":
+        if space.actions and self.certificate.against(objective.best_s).gap > CLOSE:
             known_s = objective.best_s
             self._tree_search()
             near = self.certificate.counted and self.certificate.gap < NEARLY
             if near and objective.best_s < known_s:
                 self._prove()
+        if not exact:
+            self.before_proof = objective.ranked(SCREENED)
         assert objective.best is not None
         self.state = objective.best
         if self.schedule.free:  # what the user said is not overridden
@@ -224,6 +240,7 @@ class _Run:
         self._note("local search", self.objective.best_s)
 
     def _prove(self) -> None:
+        """Proves how good the best is, and takes what the proof finds on its way."""
         objective = self.objective
         objective.begin("proof")
         self.ops = self.ops or op_tables(self.space, limits_of(self.budget))
@@ -242,51 +259,88 @@ class _Run:
         """Takes the state that is best once single layouts are stored in another way.
 
         Starts from the best states as they are, and from those that are best where every copy of
-        an argument is kept whole: gathered once, weights may be split in other ways.
+        an argument is kept whole: gathered once, weights may be split in other ways. What is best
+        given the overrides of the best so far comes next, until nothing is better. None of this
+        depends on the states that a proof happened to look at.
         """
-        objective, best_s = self.objective, self.objective.best_s
+        objective, pool = self.objective, self._pool()
         copies = kept_copies(objective.model)
-        kept = self._respond_given(copies)
-        first = [*objective.ranked(FIRST), *kept.ranked(FIRST), *self._best_unreduced()]
-        for state in dict.fromkeys(first):
+        kept = self._respond_given(copies, pool)
+        first = dict.fromkeys(
+            [*objective.ranked(FIRST, pool), *kept.ranked(FIRST), *self._best_unreduced(pool)]
+        )
+        either = np.minimum(objective(pool), kept(pool))
+        more = dict.fromkeys([*first, *[pool[i] for i in np.argsort(either, kind="stable")]])
+        lookups = MORE * self.budget.evaluations / Budget.evaluations
+        most = objective.evaluations + lookups / max(len(objective.model.graph.factors), LEAST)
+        best_s = objective.best_s
+        for number, state in enumerate(more):
+            if number >= len(first) and objective.evaluations > most:
+                break
             as_found = copies if kept([state])[0] < objective([state])[0] else {}
-            start = self._unreduced(state, as_found)
-            overrides, value = refine_layouts(objective, state, start)
-            if value < best_s:
-                best_s, self.state, self.overrides = value, state, overrides
-        if self.overrides:  # what is around the best, given its overrides?
-            given = objective.given(self.overrides)
-            around = refine(self.space, given, self.state, self.budget)
-            overrides, value = refine_layouts(objective, around, self.overrides)
-            if value < best_s:
-                best_s, self.state, self.overrides = value, around, overrides
+            for start in self._starts(state, as_found):
+                best_s = self._take_refined(state, start, best_s)
+        before_s = objective.best_s
+        while self.overrides and best_s < before_s * (1 - WORTHWHILE):
+            before_s, given = best_s, objective.given(self.overrides)
+            given(pool)
+            refine(self.space, given, self.state, self.budget)
+            for state in given.ranked(FIRST):
+                best_s = self._take_refined(state, self.overrides, best_s)
+        if self.overrides:
             objective.improved(best_s)
-            self._note(f"{len(self.overrides)} layouts overridden", best_s)
+            self._note(f"{len(self.overrides)} exceptions for single arrays", best_s)
 
-    def _unreduced(self, state: State, start: Mapping[int, Placement]) -> Mapping[int, Placement]:
-        """These overrides, with sums over the trips of loops kept whole if that is faster."""
+    def _take_refined(self, state: State, start: Mapping[int, Placement], best_s: float) -> float:
+        """The best seconds so far, after single layouts of one more state are refined."""
+        overrides, value = refine_layouts(self.objective, state, start)
+        if value >= best_s:
+            return best_s
+        self.state, self.overrides = state, overrides
+        return value
+
+    def _pool(self) -> list[State]:
+        """The states that single layouts are refined in: found before a proof, and near the best.
+
+        Near are those that are best when one axis of the best state may change.
+        """
+        best = self.objective.best
+        assert best is not None
+        near = self.responses.near(best, NEAR)
+        return list(dict.fromkeys([best, *near, *self.before_proof]))
+
+    def _starts(
+        self, state: State, as_found: Mapping[int, Placement]
+    ) -> list[Mapping[int, Placement]]:
+        """These overrides, and with sums over the trips of loops kept whole if that is faster."""
         objective = self.objective
-        late = unreduced_sums(objective.model, objective.decisions(state).override(start))
-        both = {**start, **late}
-        values = objective.stored(state, [start, both]) if late else np.zeros(2)
-        return both if values[1] < values[0] else start
+        late = unreduced_sums(objective.model, objective.decisions(state).override(as_found))
+        if not late:
+            return [as_found]
+        both = {**as_found, **late}
+        costs = objective.stored(state, [as_found, both])
+        if costs.step_s[1] >= costs.step_s[0]:
+            return [as_found]
+        return [both] if costs.peak_bytes[1] <= objective.memory else [as_found, both]
 
-    def _best_unreduced(self) -> list[State]:
+    def _best_unreduced(self, pool: Sequence[State]) -> list[State]:
         """The states that are best where sums over the trips of loops are kept whole."""
         objective = self.objective
         if not any(layout.summed for layout in objective.model.layouts.table):
             return []
         values: dict[State, float] = {}
-        for state in objective.ranked(SCREENED):
+        for state in pool:
             late = unreduced_sums(objective.model, objective.decisions(state))
             if late:
-                values[state] = float(objective.stored(state, [late])[0])
+                values[state] = float(objective.penalised(objective.stored(state, [late]))[0])
         return sorted(values, key=values.__getitem__)[:FIRST]
 
-    def _respond_given(self, overrides: Mapping[int, Placement]) -> Objective:
+    def _respond_given(
+        self, overrides: Mapping[int, Placement], pool: Sequence[State]
+    ) -> Objective:
         """The objective where these overrides hold, after best responses to good states."""
         objective = self.objective.given(overrides)
-        objective([*self.seeds, *self.objective.ranked(SCREENED)])
+        objective([*self.seeds, *pool])
         responses = Responses(
             self.space.given(overrides), objective, self.budget.cells * RESPONSES_GIVEN
         )
@@ -298,6 +352,7 @@ class _Run:
         self.how.append(f"{what}: {shown}")
 
     def found(self, memory: int) -> Found:
+        """What was found, as a value; raises NoPlanFits where nothing fits."""
         model = self.objective.model
         stopped = self.interrupted or self.timed_out
         if stopped and self.objective.best is not None and not self.overrides:

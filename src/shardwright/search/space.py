@@ -27,7 +27,7 @@ from shardwright.spmd.decisions import (
 )
 from shardwright.spmd.division import can_divide
 
-MAX_UPDATES = 1
+MAX_UPDATES = 1  # that actions append to the list of one axis: it keeps the space small
 # A group with more resolution bits than this is offered with all of them 0 or all of them 1.
 MAX_BITS = 3
 
@@ -69,7 +69,11 @@ class Space:
                     self.actions.append(Action(axis, Entry(g, bits)))
                     if g in updated and g in held:
                         self.actions.append(Action(axis, Entry(g, bits, UPDATES)))
-        self.number = {action: i for i, action in enumerate(self.actions)}
+        self.entries: list[dict[Entry, None]] = [{} for _ in sizes]  # [axes] that may be appended
+        for axis, entry in self.actions:
+            self.entries[axis][entry] = None
+        # (axis, layout, its placement on earlier axes) -> the atom that each entry claims
+        self.claimed: dict[tuple[int, int, Placement], dict[Entry, int]] = {}
 
     def given(self, overrides: Mapping[int, Placement]) -> Space:
         """The space in which these overrides hold as well."""
@@ -91,6 +95,7 @@ class Space:
         return late < MAX_UPDATES if entry.scope == UPDATES else not late
 
     def after(self, state: State, action: int) -> State:
+        """The state after an action."""
         axis, entry = self.actions[action]
         return append(state, axis, entry)
 
@@ -105,12 +110,8 @@ class Space:
         if entries[: len(fixed)] != fixed or len({e.group for e in entries}) < len(entries):
             return False
         late = [e.scope == UPDATES for e in rest]
-        known = self.number
-        return (
-            sum(late) <= MAX_UPDATES
-            and late == sorted(late)
-            and all(Action(axis, e) in known for e in rest)
-        )
+        known = self.entries[axis].keys() >= set(rest)
+        return known and sum(late) <= MAX_UPDATES and late == sorted(late)
 
     def decisions(self, states: Iterable[State]) -> list[Decisions]:
         """The states with the overrides that hold here."""

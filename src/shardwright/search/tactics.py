@@ -38,6 +38,7 @@ class Context:
     roles: Roles
 
     def axis(self, name: str) -> int:
+        """The number of a mesh axis."""
         names = self.model.mesh.names
         if name not in names:
             raise ShardwrightError(
@@ -51,6 +52,7 @@ class Context:
         return self.model.analysis.all_groups[group].size % self.model.mesh.shape[axis] == 0
 
     def label(self, group: int) -> str:
+        """The label of a group."""
         return self.model.analysis.all_groups[group].label
 
 
@@ -68,11 +70,10 @@ class Strategy(Tactic):
         return f"{type(self).__name__}({self.axis})"
 
 
-def _fresh(
-    groups: Sequence[int], listed: AxisList, bits: int = 0, scope: int = EVERYTHING
-) -> AxisList:
+def _fresh(groups: Sequence[int], listed: AxisList, scope: int = EVERYTHING) -> AxisList:
+    """Entries for the groups that an axis does not list yet."""
     have = {e.group for e in listed}
-    return tuple(Entry(g, bits, scope) for g in groups if g not in have)
+    return tuple(Entry(g, 0, scope) for g in groups if g not in have)
 
 
 def _chosen(
@@ -132,6 +133,7 @@ class ZeRO(Tactic):
 def _sharded_data_parallel(
     context: Context, axis: str, listed: AxisList, scope: int
 ) -> AxisList | NotApplicable:
+    """The batch, and groups that split the weights; of scope UPDATES for ZeRO."""
     data = _chosen(context.roles.batch, context, axis, listed, "batch dim")
     if isinstance(data, NotApplicable):
         return data

@@ -59,6 +59,7 @@ def pinned_wishes(context: Context, tactics: Iterable[Tactic]) -> list[Wish]:
 
 
 def _wishes(context: Context, pin: Pin, pins: Sequence[Pin]) -> list[Wish]:
+    """What one pin asks for: a wish for each group that can take it."""
     axis = context.axis(pin.axis)
     for group in context.model.analysis.all_groups:
         if group.label == pin.what and pin.dim is None:

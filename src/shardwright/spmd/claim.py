@@ -69,6 +69,7 @@ class _Nodes:
         return len(self.layout)
 
     def extend(self, more: _Nodes) -> None:
+        """Appends nodes."""
         for name in ("layout", "shards", "able", "local_bytes", "next"):
             setattr(self, name, np.concatenate([getattr(self, name), getattr(more, name)]))
 

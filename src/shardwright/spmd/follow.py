@@ -163,7 +163,7 @@ def choose(op: OpClass, stored: Sequence[Placement], prices: Prices) -> Choice:
         if led is not None:
             return _choice(op, led, stored, prices)
     options = _options(op, stored, prices.axis_sizes)
-    fixed = manual_claims(op, prices)
+    fixed = manual_claims(op, prices) if op.rule.manual else {}
     for axis, atom in fixed.items():
         options[axis] = [atom] if atom != REPLICATED else []
     first = tuple([o[0] if o else REPLICATED for o in options])
@@ -373,7 +373,7 @@ def _choice(op: OpClass, one: Candidate, stored: Sequence[Placement], prices: Pr
         out = [routes.reshard(s, made, want) for s, made, want in results]
     copied = prices.copied_bytes(op, one.slot_bytes)
     for i, (size, route) in enumerate(zip(one.slot_bytes, (*into, *out), strict=True)):
-        if route.travels or (route.moves and not op.rule.fusible):
+        if route.moves and (route.travels or not op.rule.fusible):
             copied[i] += sum(map(prices.buffer_bytes, _copies(size, route)))
     temp = prices.scratch_bytes(op, one.slot_bytes) + sum(copied)
     if one.exchanges and op.rule.halos:  # rows of the neighbours, and the operand with them

@@ -155,7 +155,8 @@ class Partitioned(NamedTuple):
     prices: Prices
     axes: Sequence[tuple[str, int]]
     slack: Slack
-    hidden_s: Callable[[Move, int], float]  # of a move, given the phase that it hides behind
+    link_s: Callable[[Move, int], float]  # of a move, given the phase that it hides behind
+    hidden_s: Callable[[Move, int], float]  # of these seconds, behind compute
 
     def shape(self, value: int) -> str:
         """f32[8/4,16]"""
@@ -295,7 +296,7 @@ class _Adder(NamedTuple):
             if m.kind != SLICE:
                 collective = Collective(
                     m.kind, tuple(names[a] for a in m.axes), m.bytes, self.times,
-                    given.prices.move_s(m), source, cause, op.index, given.hidden_s(m, phase),
+                    given.link_s(m, phase), source, cause, op.index, given.hidden_s(m, phase),
                 )  # fmt: skip
                 self.found.append(collective)
 

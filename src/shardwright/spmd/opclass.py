@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shardwright.analysis.analysis import Analysis
-from shardwright.program.types import LITERAL, Op, Program
+from shardwright.program.ties import Tie
+from shardwright.program.types import LITERAL, NO_OP, Op, Program
 from shardwright.rules.rule import NOTHING, PASS, PERMUTE, REPLICATE, Rule
 from shardwright.spmd.layout import Layout, Placement
 from shardwright.spmd.layouts import Layouts
@@ -25,7 +26,7 @@ class Slot(NamedTuple):
     needed: dict[Placement, Placement]  # claims of the op -> placement of the slot, as they occur
 
 
-NO_ATOM = -1
+NO_ATOM = -1  # where an op takes a dim apart in another way than its atoms
 
 
 class OpClass:
@@ -34,13 +35,13 @@ class OpClass:
     __slots__ = (
         "at_once", "candidate_lists", "candidates", "detours", "example", "factors", "in_results",
         "index", "key_layouts", "kinds", "operands", "pads", "picks", "results", "rule", "sizes",
-        "slots", "splittable", "trips",
+        "slots", "splittable", "trips", "updates_stack",
     )  # fmt: skip
 
     def __init__(
         self, index: int, rule: Rule, sizes: tuple[int, ...], kinds: tuple[str, ...],
         factors: tuple[int, ...], splittable: tuple[bool, ...], operands: tuple[Slot, ...],
-        results: tuple[Slot, ...], example: int, trips: int,
+        results: tuple[Slot, ...], example: int, trips: int, updates_stack: bool,
     ) -> None:  # fmt: skip
         self.index = index
         self.rule = rule
@@ -51,11 +52,12 @@ class OpClass:
         # [op atoms] whether an axis may split it unevenly: compilers pad dots, sums and elementwise
         # ops, not ops that work along a dim (sorts, windows).
         along = rule.unit != NOTHING and not {PERMUTE, REPLICATE}.isdisjoint(rule.kinds)
+        shared = {k for slot in (*operands, *results) for k in _in_shared_dims(slot)}
         self.pads = tuple(
             kind not in (PERMUTE, REPLICATE)
             and factors[k] not in rule.even
             and not along
-            and not any(_shares_dim(slot, k) for slot in (*operands, *results))
+            and k not in shared
             for k, kind in enumerate(kinds)
         )
         # Atoms that an axis may split while the op runs, instead of a permutation atom: an
@@ -74,6 +76,7 @@ class OpClass:
         self.key_layouts = tuple(slot.layout_index for slot in self.slots)
         self.example = example  # an op of this class
         self.trips = trips  # of the loop over which partial results are added up; 1: no such loop
+        self.updates_stack = updates_stack  # see `updates_stack`
         self.candidates: dict[Placement, Any] = {}  # claims -> candidate of `follow`, memoised
         self.candidate_lists: dict[tuple[Placement, ...], list[Any]] = {}  # by options of each axis
 
@@ -115,10 +118,24 @@ def adds_entries(rule: Rule) -> bool:
     return len(rule.operands) == 3 and 0 in rule.linear and "add" in rule.kinds
 
 
-def _shares_dim(slot: Slot, op_atom: int) -> bool:
-    """Whether an atom shares its dim of this slot with other atoms."""
+def updates_stack(program: Program, op: Op) -> bool:
+    """Whether an op changes one entry of a stack in each trip of a scan: a cache that is xs and ys.
+
+    Compilers have no update in place for that: the entry leaves one stack and enters another.
+    """
+    if op.rule.fusible or op.rule.unit != NOTHING or op.operands[:1] in ((), (LITERAL,)):
+        return False
+    old, new = program.values[op.operands[0]], program.values[op.results[0]]
+    return (
+        old.shape == new.shape and old.op != NO_OP and program.ops[old.op].tie is Tie.SCAN_XS
+        and any(program.ops[u].tie is Tie.SCAN_YS for u in program.uses()[new.index])
+    )  # fmt: skip
+
+
+def _in_shared_dims(slot: Slot) -> list[int]:
+    """The op atoms that share their dim of this slot with other atoms."""
     dims = [a.dim for a in slot.layout.atoms]
-    return any(k == op_atom and dims.count(d) > 1 for k, d in zip(slot.to_op, dims, strict=True))
+    return [k for k, d in zip(slot.to_op, dims, strict=True) if dims.count(d) > 1]
 
 
 class OpClasses(NamedTuple):
@@ -128,7 +145,7 @@ class OpClasses(NamedTuple):
     of_op: np.ndarray  # [ops] class index or NO_CLASS
 
 
-NO_CLASS = -1
+NO_CLASS = -1  # of loops and branches themselves; of a literal operand
 
 
 def fold_ops(analysis: Analysis, layouts: Layouts, trips: Mapping[int, int]) -> OpClasses:
@@ -149,9 +166,11 @@ def fold_ops(analysis: Analysis, layouts: Layouts, trips: Mapping[int, int]) -> 
         if number is None:
             key = (op.rule, tuple(v == LITERAL for v in op.operands))
             number = rule_number[id(op.rule)] = rules.setdefault(key, len(rules))
+        stacked = updates_stack(program, op)
         signature = (
             number,
             trips.get(op.index, 1),
+            int(stacked),
             *[NO_CLASS if v == LITERAL else layout_of[v] for v in op.operands],
             *[layout_of[v] for v in op.results],
         )
@@ -160,14 +179,15 @@ def fold_ops(analysis: Analysis, layouts: Layouts, trips: Mapping[int, int]) -> 
             low, high = start[op.index], start[op.index + 1]
             known = found[signature] = len(table)
             atoms = factor[low:high], size[low:high]
-            table.append(_op_class(known, program, op, layouts, *atoms, trips.get(op.index, 1)))
+            more = trips.get(op.index, 1), stacked
+            table.append(_op_class(known, program, op, layouts, *atoms, *more))
         of_op[op.index] = known
     return OpClasses(table, of_op)
 
 
 def _op_class(
     index: int, program: Program, op: Op, layouts: Layouts, factors: list[int], sizes: list[int],
-    trips: int,
+    trips: int, stacked: bool,
 ) -> OpClass:  # fmt: skip
     """The class of one op; `factors` and `sizes` describe its atoms in order."""
     atoms_of: dict[int, list[int]] = {}
@@ -207,5 +227,5 @@ def _op_class(
     results = tuple(slot(v, dims) for v, dims in zip(op.results, op.rule.results, strict=True))
     return OpClass(
         index, op.rule, tuple(sizes), kinds, tuple(factors), tuple(splittable), operands, results,
-        op.index, trips,
+        op.index, trips, stacked,
     )  # fmt: skip

@@ -9,10 +9,12 @@ between two ops that need each other, or at an end of its phase, and blocks.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import NamedTuple
 
 from shardwright.program.ties import CARRIES, ENTRIES, EXITS, INITS, LEAVES_TRIP, Tie
-from shardwright.program.types import LITERAL, NO_OP, Op, Program
+from shardwright.program.types import LITERAL, NO_OP, TOP, Op, Program
+from shardwright.rules.rule import MATRIX, NOTHING, PASS
 
 BLOCKS = -1  # in place of a phase: a movement that nothing hides
 _BEFORE = -2  # of a value: there before any phase of its region begins
@@ -42,23 +44,42 @@ def find_slack(program: Program) -> Slack:
     numbers = [i for i, is_work in enumerate(works) if is_work]
     first = {phase[i]: i for i in reversed(numbers)}  # nothing runs before it,
     last = {phase[i]: i for i in numbers}  # nothing after it
+    # What the function itself makes after its last dot or loop hides behind what follows.
+    heavy = {phase[op.index]: op.index for op in program.ops if _is_heavy(op)}
+    top = sorted({phase[op.index] for op in program.ops if op.region == TOP})
+    follows = dict(pairwise(top))
     operands, results = [], []
     for op in program.ops:
         passes = op.rule.fusible or op.tie is not None
-        late = not op.is_region and not any(needed[v] for v in op.results)
-        late = late and last.get(phase[op.index]) != op.index
+        handed_on = not op.is_region and not any(needed[v] for v in op.results)
+        late = handed_on and last.get(phase[op.index]) != op.index
         here, moves_late = phase[op.index], late and passes
         if op.tie in LEAVES_TRIP:  # moved in every trip, not after the loop
             here, moves_late = ends[op.body[0]], not any(needed[v] for v in op.operands)
+        there = begins[op.body[0]] if op.tie is Tie.SCAN_XS else phase[op.index]
+        alone = op.region == TOP and op.tie is None and op.index > heavy.get(there, op.index)
+        if handed_on and alone:
+            here = there = follows.get(there, BLOCKS)
+            late = moves_late = True
         found = [one and first.get(here) != op.index for one in early(op, here)]
         operands.append(tuple([here if one or moves_late else BLOCKS for one in found]))
-        there = begins[op.body[0]] if op.tie is Tie.SCAN_XS else phase[op.index]
         ahead = op.tie is Tie.SCAN_XS or (passes and op.tie not in EXITS and all(found))
         results.append(there if late or ahead else BLOCKS)
     readers = program.uses()
     by = [v.op if v.op != NO_OP else next(reversed(readers[v.index]), 0) for v in program.values]
     value_phase = [phase[i] if phase else 0 for i in by]
     return Slack(1 + max(phase, default=0), phase, value_phase, operands, results)
+
+
+def _is_heavy(op: Op) -> bool:
+    return op.is_region or op.rule.unit == MATRIX
+
+
+def _is_light(op: Op) -> bool:
+    """Elementwise work, and reductions over dims of size 1: reshapes to a compiler."""
+    return op.rule.fusible or (
+        op.rule.unit not in (MATRIX, NOTHING) and all(kind == PASS for kind in op.rule.kinds)
+    )
 
 
 def _phases(program: Program) -> tuple[list[int], list[int], list[int]]:
@@ -116,7 +137,7 @@ def _needed(program: Program, phase: list[int], made: list[int]) -> list[bool]:
                 needed[new] |= any(needed[v] for v in old)
             elif op.tie in EXITS or op.tie is Tie.RETURN:
                 continue
-            elif op.tie or not op.rule.fusible or any(needed[v] for v in op.results):
+            elif op.tie or not _is_light(op) or any(needed[v] for v in op.results):
                 at = phase[op.index]
                 for v in op.operands:
                     needed[v] |= v != LITERAL and (made[v] == at or at in backward)

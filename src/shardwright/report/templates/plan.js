@@ -10,6 +10,12 @@ function lines(box, texts) {
   }));
 }
 
+// A drawing that arrow keys move through is a slider: what is chosen is read out as its value.
+function say(slider, i, text) {
+  slider.setAttribute("aria-valuenow", i + 1);
+  slider.setAttribute("aria-valuetext", text);
+}
+
 // The step over time: a cursor that the pointer or the arrow keys move from span to span.
 for (const chart of document.querySelectorAll("[data-step]")) {
   const number = Number(chart.dataset.step), { at, texts } = data.steps[number];
@@ -24,6 +30,7 @@ for (const chart of document.querySelectorAll("[data-step]")) {
     cursor.style.left = `${box.left - around.left + (at[shown][0] / 1000) * box.width}px`;
     cursor.style.width = `${Math.max(2, ((at[shown][1] - at[shown][0]) / 1000) * box.width)}px`;
     lines(readout, texts[shown]);
+    say(chart, shown, texts[shown].join("; "));
   };
   const under = (x) => {
     const box = lane.getBoundingClientRect(), here = ((x - box.left) / box.width) * 1000;
@@ -63,6 +70,7 @@ if (choice) {
       chosen = i;
       cells[chosen].classList.add("chosen");
       cellText.textContent = cells[chosen].firstElementChild.textContent;
+      say(svg, chosen, cellText.textContent);
     };
     cells.forEach((cell, i) => {
       cell.addEventListener("pointerenter", () => show(i));
@@ -83,13 +91,15 @@ const scatter = document.querySelector("[data-scatter]");
 if (scatter) {
   const text = document.querySelector("[data-point-text]");
   const points = [...scatter.querySelectorAll("[data-point]")];
-  points.sort((a, b) => a.getAttribute("cx") - b.getAttribute("cx"));
+  points.sort((a, b) => parseFloat(a.style.left) - parseFloat(b.style.left));
   let chosen = 0;
   const show = (i) => {
     points[chosen].classList.remove("chosen");
     chosen = Math.max(0, Math.min(points.length - 1, i));
     points[chosen].classList.add("chosen");
-    lines(text, data.points[Number(points[chosen].dataset.point)]);
+    const said = data.points[Number(points[chosen].dataset.point)];
+    lines(text, said);
+    say(scatter, chosen, said.join(": "));
   };
   points.forEach((point, i) => {
     point.addEventListener("pointerenter", () => show(i));
@@ -134,5 +144,8 @@ for (const field of document.querySelectorAll("[data-filter]")) {
       const text = row.textContent.toLowerCase();
       row.hidden = !words.every((word) => text.includes(word));
     }
+    const shown = rows.filter((row) => !row.hidden).length;
+    field.parentElement.querySelector("[role=status]").textContent =
+      words.length ? `${shown} of ${rows.length}` : "";
   });
 }
