@@ -157,7 +157,7 @@ def test_what_does_not_fit_is_a_row_with_the_memory_it_needs() -> None:
     assert tight.best is not None and of(tight, variant="remat").fits
     none = sw.compare(variants, W, wide, mesh={"data": 2}, device="h100", memory=1000)
     assert none.best is None and none.record.pareto == ()
-    assert str(none).endswith("no variant fits")
+    assert str(none).startswith("no variant fits")
 
 
 def test_the_same_program_is_planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
