@@ -13,6 +13,7 @@ from jax.experimental.pallas.ops.tpu.megablox import ops as megablox
 from jax.sharding import PartitionSpec as P
 
 import shardwright as sw
+from tests.plans.runs import DEVICES
 
 MESH = {"data": 4, "model": 2}
 ROWS, K, N, GROUPS, F32 = 64, 16, 32, 4, 4
@@ -157,3 +158,16 @@ def test_sorting_on_each_device_gives_the_same_and_moves_nothing() -> None:
     assert not plan.collectives and not any("sorted" in note for note in plan.record.notes)
     got = plan.jit(sorted_on_each_device)(*plan.place(*args))
     np.testing.assert_allclose(got, sorted_experts(*args), rtol=1e-5, atol=1e-5)
+
+
+def test_rows_that_no_axis_divides_stay_whole() -> None:
+    """Each device multiplies its shard in a shard_map, which pads nothing."""
+
+    def fn(x: jax.Array, w: jax.Array) -> jax.Array:
+        return lax.ragged_dot(jnp.sin(x), w, jnp.array([5, 8], jnp.int32)) / 6
+
+    x, w = np.ones((13, 6), np.float32), np.ones((2, 6, 12), np.float32)
+    plan = sw.partition(
+        fn, x, w, mesh={"x": 3, "y": 2}, device=DEVICES["balanced"], tactics=[sw.Pin("w", 1, "x")]
+    )
+    assert plan.verify(run=True).ok

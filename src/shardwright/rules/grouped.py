@@ -50,6 +50,7 @@ def _ragged_dot_general(op: OpShape) -> Rule:
     rule = einsum(
         op, [lhs, rhs, *more], [out], reduce=reduce, replicate=whole, unit=MATRIX,
         precision=precision_of(op.params.get("precision")),
+        even=[*lhs, *rhs, "group"],  # it runs in a shard_map, which pads nothing
     )  # fmt: skip
     columns = [n for d, n in enumerate(op.operands[1].shape) if d not in (*rc, *rb, *groups)]
     return _with_rows(rule, prod(op.operands[0].shape) * prod(columns))
@@ -71,7 +72,7 @@ def _megablox(op: OpShape) -> Rule:
     rule = einsum(
         op, [*slots, ["sizes"]], [out], reduce=reduce, replicate=["sizes", "row"],
         sizes={"tile": count // how.tiling[0], "row": how.tiling[0]},
-        unit=MATRIX,
+        unit=MATRIX, even=["tile", "group", "k", "n"],
     )  # fmt: skip
     return _with_rows(rule, prod(op.operands[0].shape) * op.results[0].shape[-1])
 

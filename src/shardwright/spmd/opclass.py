@@ -50,13 +50,14 @@ class OpClass:
         self.factors = factors  # [op atoms] factor of the rule
         self.splittable = splittable  # [op atoms]
         # [op atoms] whether an axis may split it unevenly: compilers pad dots, sums and elementwise
-        # ops, not ops that work along a dim (sorts, windows).
+        # ops, not ops that work along a dim (sorts, windows), nor kernels, which run in shard_map.
         along = rule.unit != NOTHING and not {PERMUTE, REPLICATE}.isdisjoint(rule.kinds)
         shared = {k for slot in (*operands, *results) for k in _in_shared_dims(slot)}
         self.pads = tuple(
             kind not in (PERMUTE, REPLICATE)
             and factors[k] not in rule.even
             and not along
+            and rule.kernel is None
             and k not in shared
             for k, kind in enumerate(kinds)
         )
