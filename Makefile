@@ -85,7 +85,7 @@ $(SWEEP)/.ready: tests/sweep/requirements.txt pyproject.toml
 	$(PYTHON) -m venv $(SWEEP)
 	$(SWEEP)/bin/python -m pip install --quiet --disable-pip-version-check -e . jax==0.10.2
 	@grep -v '^#' $< | while read library; do \
-	  $(SWEEP)/bin/python -m pip install --quiet --disable-pip-version-check jax==0.10.2 "$$library" \
+	  $(SWEEP)/bin/python -m pip install --quiet --disable-pip-version-check jax==0.10.2 $$library \
 	  || echo "not installed: $$library"; done
 	@touch $@
 

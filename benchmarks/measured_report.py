@@ -160,6 +160,6 @@ def page(replays: Sequence[Replay], found: dict[str, float], bars: dict[str, flo
     return template.format(
         rows=len(replays), right=right, pairs=pairs, ladders=ladder_table(replays),
         constants=constants(), table=table(replays), memory=memory.section(),
-        ops=ops.section(), op_count=len(ops.OPS), **found,
+        ops=ops.section(), op_count=len(ops.OPS), memory_count=len(memory.read()), **found,
         **{f"bar_{name}": value for name, value in bars.items()},
     )  # fmt: skip

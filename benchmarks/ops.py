@@ -5,8 +5,9 @@
 
 TPU: `estimated_cycles`, at the device's clock. GPU: the compiler's analytical cost model, which it
 writes down with xla_gpu_collect_cost_model_stats: no measurement, and nothing for what libraries
-compute (convolutions). Many ops are compiled in one program, told apart by name scopes. A third of
-the shapes (op_shapes.py) is held out by a hash of the name, and nothing is fitted to them.
+compute (convolutions). Each op is compiled alone, in a process that ends when one takes too long:
+that op has no figure. A third of the shapes (op_shapes.py) is held out by a hash of the name, and
+nothing is fitted to them.
 """
 
 from __future__ import annotations
@@ -14,29 +15,30 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import signal
 import statistics
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 
 from benchmarks.op_shapes import KINDS, OPS, OpShape
-from shardwright import _jax
 from shardwright.analysis.analysis import analyze_program
 from shardwright.cost.devices import device
 from shardwright.cost.model import CostModel
 from shardwright.mesh import Mesh
 from shardwright.program.tracing import trace
-from shardwright.referee.estimates import Estimate, cycles
+from shardwright.referee.estimates import cycles
 from shardwright.referee.hlo import Computation, Instruction, Module, parse
 from shardwright.referee.loops import runs
-from shardwright.referee.targets import devices_of, parse_target
+from shardwright.referee.topologies import devices_of, parse_target
 from shardwright.spmd.decisions import Decisions, empty
 
 STORE = Path(__file__).with_name("ops.json")
-TARGETS = {"tpu-v5e": "tpu:v5e:2x2", "h100": "cuda:h100:1x8"}
-TOGETHER = 32  # ops in one program
+TARGETS = {"tpu-v5e": "tpu:v5e:2x2", "tpu-v5p": "tpu:v5p:2x2x1", "h100": "cuda:h100:1x8"}
+LIMIT_S = 90  # of compiling one op
 OPTIONS = {"cuda": {"xla_gpu_autotune_level": 0, "xla_gpu_collect_cost_model_stats": True}}
 
 
@@ -47,38 +49,40 @@ def predicted_s(op: OpShape, name: str) -> float:
     return model.cost(Decisions(empty(1))).compute_s
 
 
-def estimated_s(ops: Sequence[OpShape], name: str) -> list[float]:
-    """What a compiler estimates for each op, all of them compiled as one program."""
+def estimated_s(op: OpShape, name: str) -> float:
+    """What a compiler estimates for an op, compiled alone."""
     target = parse_target(TARGETS[name])
-
-    def together(args: list[Any]) -> list[Any]:
-        out = []
-        for i, (op, given) in enumerate(zip(ops, args, strict=True)):
-            with jax.named_scope(f"op_{i}_"):
-                out.append(op.fn(*given))
-        return out
-
     one = jax.sharding.SingleDeviceSharding(devices_of(target, (1,)).ravel()[0])
-    lowered = jax.jit(together, in_shardings=one, out_shardings=one).lower([op.args for op in ops])
-    text = _jax.compile_afresh(lowered, OPTIONS.get(target.platform, {})).as_text()
+    options = OPTIONS.get(target.platform)
+    jitted = jax.jit(op.fn, in_shardings=one, out_shardings=one, compiler_options=options)
+    module = parse(jitted.lower(*op.args).compile().as_text())
     estimate = cycles(device(name).clock_hz) if target.platform == "tpu" else _analytical
-    found = [0.0] * len(ops)
-    for number, seconds in _instructions(parse(text), estimate):
-        found[number] += seconds
-    return found
-
-
-def _instructions(module: Module, estimate: Estimate) -> Iterator[tuple[int, float]]:
-    """(number of the op, seconds) of every instruction that says whose it is."""
 
     def weight(computation: Computation, row: Instruction) -> int:
         return int(estimate(module, computation, row) * 1e15)
 
-    for run in runs(module, weight, enter=lambda row: row.opcode != "fusion"):
-        row = run.instruction
-        scope = re.search(r"op_(\d+)_", row.attribute("metadata") or "")
-        if scope:
-            yield int(scope[1]), run.times * estimate(module, run.computation, row)
+    found = runs(module, weight, enter=lambda row: row.opcode != "fusion")
+    return sum(run.times * estimate(module, run.computation, run.instruction) for run in found)
+
+
+def compile_from(start: int, name: str) -> None:
+    """Prints the estimate of every op from `start` on; the process ends when one takes too long."""
+    for op in OPS[start:]:
+        signal.alarm(LIMIT_S)
+        print(json.dumps(round(estimated_s(op, name), 9)), flush=True)
+
+
+def estimates_of(start: int, name: str) -> Iterator[tuple[OpShape, float]]:
+    """(op, its estimate) from `start` on, without those that take too long to compile."""
+    while start < len(OPS):
+        command = [sys.executable, "-m", "benchmarks.ops", "--from", str(start), "--device", name]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+            for line in child.stdout or ():
+                yield OPS[start], float(line)
+                start += 1
+        if start < len(OPS):
+            print(f"no estimate: {OPS[start].name}", flush=True)
+            start += 1
 
 
 def _analytical(module: Module, computation: Computation, row: Instruction) -> float:
@@ -117,19 +121,21 @@ def section() -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Prints the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--compile", action="store_true", help="ask the compilers again")
+    parser.add_argument("--compile", action="store_true", help="ask about what has no figure")
     parser.add_argument("--device", action="append", choices=list(TARGETS))
     parser.add_argument("--rows", action="store_true", help="every shape, the worst first")
+    parser.add_argument("--from", dest="first", type=int, help=argparse.SUPPRESS)
     given = parser.parse_args(argv)
+    if given.first is not None:
+        compile_from(given.first, given.device[0])
+        return 0
     stored: dict[str, dict[str, float]] = json.loads(STORE.read_text()) if STORE.exists() else {}
     for name in given.device or TARGETS:
-        for start in range(0, len(OPS), TOGETHER) if given.compile else ():
-            ops = OPS[start : start + TOGETHER]
-            found = zip(ops, estimated_s(ops, name), strict=True)
-            stored = json.loads(STORE.read_text()) if STORE.exists() else {}
-            stored.setdefault(name, {}).update({op.name: round(s, 9) for op, s in found})
+        known = stored.setdefault(name, {})
+        start = next((i for i, op in enumerate(OPS) if op.name not in known), len(OPS))
+        for op, seconds in estimates_of(start, name) if given.compile else ():
+            known[op.name] = seconds
             STORE.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
-            print(f"{name}: {start + len(ops)} of {len(OPS)}", flush=True)
         print(table(name, stored.get(name, {})))
         if given.rows:
             _print_rows(name, stored[name])

@@ -18,10 +18,10 @@ from collections.abc import Sequence
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read when numpy is loaded
 
 from shardwright.search import search
+from shardwright.search.best_response import Responses
 from shardwright.search.exact import Certificate, Limits, certify
 from shardwright.search.mcts import tree_search
 from shardwright.search.objective import Budget, Objective
-from shardwright.search.respond import Responses
 from shardwright.search.space import Space
 from tests.search.programs import model_of
 from tests.search.tree_cases import KNOWN, UNSEEN, Case

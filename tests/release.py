@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tarfile
@@ -54,9 +55,13 @@ def try_in(folder: Path, package: Path) -> None:
     venv.create(folder, with_pip=True)
     python = folder / "bin" / "python"
     quietly = ["--quiet", "--disable-pip-version-check"]
-    subprocess.run([python, "-m", "pip", "install", *quietly, str(package)], check=True)
-    subprocess.run([python, "-c", TRY], check=True, cwd=folder)
-    subprocess.run([folder / "bin" / "shardwright", "--version"], check=True, cwd=folder)
+    empty = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    for command in (
+        [python, "-m", "pip", "install", *quietly, str(package)],
+        [python, "-c", TRY],
+        [folder / "bin" / "shardwright", "--version"],
+    ):
+        subprocess.run(command, check=True, cwd=folder, env=empty)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
 """Shardwright decides how to split a JAX program over a mesh of devices."""
 
 from shardwright._version import __version__
-from shardwright.api import analyze, jit, partition
+from shardwright.api import analyze, partition
 from shardwright.calibrate import calibrate
 from shardwright.check import check
 from shardwright.compare import Comparison, compare
 from shardwright.cost.devices import Device, devices
 from shardwright.errors import ShardwrightError
+from shardwright.jit import jit
 from shardwright.mesh import Mesh
 from shardwright.plan import Plan, load
 from shardwright.program import trace

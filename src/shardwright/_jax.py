@@ -16,6 +16,8 @@ from jax._src import core, distributed, source_info_util
 from jax._src.interpreters import partial_eval
 from jax.extend.core import jaxpr_as_fun
 
+# Versions --------------------------------------------------------------------------------
+
 # The versions whose internals this module knows: pyproject.toml has the same range.
 OLDEST, NEWER = (0, 10, 2), (0, 11)
 
@@ -38,6 +40,9 @@ def check_version(version: tuple[int, ...]) -> None:
 
 
 check_version(jax.__version_info__)
+
+
+# Jaxprs and their equations --------------------------------------------------------------
 
 Literal = core.Literal
 ClosedJaxpr = core.ClosedJaxpr
@@ -77,14 +82,19 @@ def is_transposed(name_stack: Any) -> bool:
 
 
 def written_by_jax(jaxpr: Any) -> bool:
-    """Whether a called jaxpr is the body of one of JAX's own functions (jnp.where, ...)."""
-    info = jaxpr.debug_info
-    return info is not None and "/jax/_src/" in (info.func_src_info or "")
+    """Whether a called jaxpr is the body of one of JAX's own functions: jnp.where, its kernels."""
+    source = (jaxpr.debug_info and jaxpr.debug_info.func_src_info) or ""
+    return "/jax/_src/" in source or "/jax/experimental/" in source
 
 
 def open_jaxpr(jaxpr: Any) -> tuple[Any, list[Any]]:
     """(jaxpr, consts) of a Jaxpr or a ClosedJaxpr."""
     return (jaxpr.jaxpr, list(jaxpr.consts)) if isinstance(jaxpr, ClosedJaxpr) else (jaxpr, [])
+
+
+def jaxprs_in(eqn: Any) -> list[Any]:
+    """The open jaxprs that an equation holds."""
+    return list(core.jaxprs_in_params(eqn.params))
 
 
 def needed_inputs(jaxpr: Any, used: Sequence[bool]) -> list[bool]:
@@ -101,33 +111,117 @@ def scan_counts(eqn: Any) -> tuple[int, int]:
     return len(consts), len(carries)
 
 
-class Job(NamedTuple):
-    """This process among those that jax.distributed.initialize() has joined, and their store."""
+def without_refs(closed: Any) -> Any:
+    """The jaxpr with mutable references of its own as plain values, as JAX lowers them."""
+    if any(isinstance(effect, core.InternalMutableArrayEffect) for effect in closed.effects):
+        from jax._src.state.discharge import discharge_state
 
-    process: int
-    processes: int
-    store: Any
-
-    def put_bytes(self, key: str, value: bytes) -> None:
-        """Publishes a value for all processes."""
-        self.store.key_value_set_bytes(key, value)
-
-    def wait_bytes(self, key: str, seconds: float) -> bytes:
-        """The value that some process publishes; TimeoutError after so many seconds."""
-        try:
-            return self.store.blocking_key_value_get_bytes(key, int(seconds * 1e3))
-        except jax.errors.JaxRuntimeError as error:
-            if "DEADLINE_EXCEEDED" in str(error):
-                raise TimeoutError(key) from None
-            raise
+        return discharge_state(closed)
+    return closed
 
 
-def job() -> Job | None:
-    """The job of several processes that this one is in; None where it is alone."""
-    state = distributed.global_state
-    if state.client is None or state.num_processes is None or state.num_processes < 2:
-        return None
-    return Job(state.process_id, state.num_processes, state.client)
+def without_consts(closed: Any) -> tuple[Any, list[Any]]:
+    """(open jaxpr that takes its constants first, those constants) of a closed jaxpr."""
+    from jax._src.interpreters import partial_eval
+
+    return partial_eval.convert_constvars_jaxpr(closed.jaxpr), list(closed.consts)
+
+
+def retrace(fn: Callable[..., list[Any]], avals: list[Any]) -> Any:
+    """The closed jaxpr of `fn`, which returns a list, on arguments of these abstract types."""
+    return jax.make_jaxpr(fn)(*[struct(aval) for aval in avals])
+
+
+_SHARDING_OPS = ("sharding_constraint", "device_put")
+
+
+def bind(eqn: Any, args: list[Any], **changes: Any) -> list[Any]:
+    """Evaluates an equation on these arguments, with some of its parameters replaced.
+
+    The mesh around it is the one that is set here, with automatic axes: shardings that the
+    equation was given for its result under a mesh with explicit axes mean nothing there. A
+    constraint of the user's is in the plan already; it would take back what the plan splits more.
+    """
+    if eqn.primitive.name == "reshard" or _only_splits(eqn):
+        return list(args)
+    if eqn.primitive.name not in _SHARDING_OPS:
+        changes |= {p: None for p in ("sharding", "out_sharding") if eqn.params.get(p) is not None}
+    params = eqn.primitive.get_bind_params({**eqn.params, **changes})
+    stack = source_info_util.current_name_stack() + eqn.source_info.name_stack
+    around = jax.sharding.get_abstract_mesh()
+    with (
+        source_info_util.user_context(eqn.source_info.traceback, name_stack=stack),
+        eqn.ctx.manager,
+        jax.sharding.use_abstract_mesh(around),
+    ):
+        out = eqn.primitive.bind(*args, **params)
+    return list(out) if eqn.primitive.multiple_results else [out]
+
+
+def _only_splits(eqn: Any) -> bool:
+    """Whether an equation is a constraint that says how to split, not which layout or memory."""
+    if eqn.primitive.name != "sharding_constraint" or eqn.params["layout"] is not None:
+        return False
+    return eqn.params["sharding"].memory_kind in (None, "device")
+
+
+def name_scope(name: str) -> Any:
+    """A context in which new equations carry this name."""
+    return jax.named_scope(name)
+
+
+def primitives() -> dict[str, Any]:
+    """Every primitive that JAX can lower, by name, from its lowering tables.
+
+    Modules that are not imported have not registered theirs: import them first.
+    """
+    from jax._src.interpreters import mlir
+
+    tables = [mlir._lowerings, *mlir._platform_specific_lowerings.values()]
+    return {primitive.name: primitive for table in tables for primitive in table}
+
+
+# Arrays and their types ------------------------------------------------------------------
+
+
+def struct(aval: Any) -> Any:
+    """An abstract type as jax.eval_shape gives it."""
+    weak, varies = getattr(aval, "weak_type", False), getattr(aval, "manual_axis_type", None)
+    if varies is None or varies.empty:
+        return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=weak)
+    around = jax.sharding.NamedSharding(
+        jax.sharding.get_abstract_mesh(), jax.sharding.PartitionSpec()
+    )
+    return jax.ShapeDtypeStruct(  # in a shard_map: over which axes shards may differ
+        aval.shape, aval.dtype, weak_type=weak, manual_axis_type=varies, sharding=around
+    )
+
+
+def bare(array: Any, weak: bool) -> Any:
+    """The shape and dtype of an array, without where it is."""
+    aval = jax.typeof(array)
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=weak)
+
+
+def on_host(array: Any) -> bool:
+    """Whether an array, or an abstract one, is in the memory of the host, `f32<host>[8]`."""
+    aval = array if isinstance(array, core.AbstractValue) else jax.typeof(array)
+    return getattr(aval, "memory_space", None) is jax.memory.Space.Host
+
+
+def is_extended(dtype: Any) -> bool:
+    """Whether elements are no numbers: random keys."""
+    return bool(jax.dtypes.issubdtype(dtype, jax.dtypes.extended))
+
+
+def key_impl(dtype: Any) -> Any:
+    """What makes random keys of this dtype, as jax.random.key takes it."""
+    return dtype._impl
+
+
+# Tracing ---------------------------------------------------------------------------------
+
+_tracing = threading.local()
 
 
 def trace(jitted: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -140,7 +234,6 @@ def trace(jitted: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
         _tracing.here = False
 
 
-_tracing = threading.local()
 # The version that cuDNN's attention is traced for where there is none, of jax[cuda12] 0.10.
 _CUDNN_VERSION = 91900
 
@@ -164,13 +257,23 @@ def _know_cudnn() -> None:
     cudnn.check_compute_capability = known_capability
 
 
-def without_refs(closed: Any) -> Any:
-    """The jaxpr with mutable references of its own as plain values, as JAX lowers them."""
-    if any(isinstance(effect, core.InternalMutableArrayEffect) for effect in closed.effects):
-        from jax._src.state.discharge import discharge_state
+class JitOptions(NamedTuple):
+    """What jax.jit was told of the arguments of a function; inferred names too."""
 
-        return discharge_state(closed)
-    return closed
+    static_argnums: tuple[int, ...] = ()
+    static_argnames: tuple[str, ...] = ()
+    donate_argnums: tuple[int, ...] = ()
+    donate_argnames: tuple[str, ...] = ()
+
+
+def jit_options(fn: Any) -> JitOptions:
+    """The options of a jitted function; empty for others."""
+    info = getattr(fn, "_jit_info", None)
+    given = (tuple(getattr(info, name, None) or ()) for name in JitOptions._fields)
+    return JitOptions(*given)
+
+
+# Meshes, and what JAX says of them -------------------------------------------------------
 
 
 def abstract_mesh(sizes: tuple[int, ...], names: tuple[str, ...]) -> Any:
@@ -195,6 +298,15 @@ def no_mesh_set() -> Any:
     return jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ()))
 
 
+def with_axis(mesh: Any, name: str) -> Any:
+    """The abstract mesh with one more axis, of one device."""
+    kind = mesh.axis_types[0]
+    types = (*mesh.axis_types, kind)
+    return jax.sharding.AbstractMesh(
+        (*mesh.axis_sizes, 1), (*mesh.axis_names, name), axis_types=types
+    )
+
+
 def is_explicit(around: Any, mesh: Any) -> bool:
     """Whether the mesh around has the axes of `mesh`, some of them explicit."""
     explicit = jax.sharding.AxisType.Explicit
@@ -208,6 +320,17 @@ def has_explicit_types(closed: Any) -> bool:
     return any(
         explicit in v.aval.sharding.mesh.axis_types for v in made if hasattr(v.aval, "sharding")
     )
+
+
+def axes_of_type(mesh: Any, kind: Any) -> set[str]:
+    """The axes of a mesh that are automatic, explicit or manual."""
+    kinds = zip(mesh.axis_names, mesh.axis_types, strict=True)
+    return {axis for axis, one in kinds if one == kind}
+
+
+def automatic_axes(mesh: Any) -> set[str]:
+    """The axes of a mesh that are not those of a shard_map around."""
+    return set(mesh.axis_names) - axes_of_type(mesh, jax.sharding.AxisType.Manual)
 
 
 # What JAX says of a sharding that the mesh around it does not allow.
@@ -242,13 +365,42 @@ def unknown_axis(error: BaseException) -> str | None:
     return next((match[1] for match in found if match), None)
 
 
-def with_axis(mesh: Any, name: str) -> Any:
-    """The abstract mesh with one more axis, of one device."""
-    kind = mesh.axis_types[0]
-    types = (*mesh.axis_types, kind)
-    return jax.sharding.AbstractMesh(
-        (*mesh.axis_sizes, 1), (*mesh.axis_names, name), axis_types=types
-    )
+class ShardMap(NamedTuple):
+    """A shard_map equation; axes of one device are left out."""
+
+    body: Any  # a closed jaxpr, on shards
+    mesh: tuple[tuple[str, int], ...]  # (axis, size), in order
+    manual: tuple[str, ...]  # the axes that its body names
+    partial: bool  # whether other axes stay automatic
+    in_specs: tuple[Any, ...]
+    out_specs: tuple[Any, ...]
+
+
+def shard_map_of(eqn: Any) -> ShardMap:
+    """What a shard_map equation says."""
+    params, mesh = eqn.params, eqn.params["mesh"]
+    axes = tuple((axis, size) for axis, size in mesh.shape.items() if size > 1)
+    manual = tuple(axis for axis, _ in axes if axis in params["newly_manual_axes"])
+    kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
+    closed = jax.sharding.AxisType.Manual  # in a shard_map around
+    partial = any(kinds[axis] != closed for axis, _ in axes if axis not in manual)
+    body = ClosedJaxpr(params["jaxpr"], ())
+    return ShardMap(body, axes, manual, partial, params["in_specs"], params["out_specs"])
+
+
+def bind_shard_map(eqn: Any, args: list[Any], mesh: Any, run: Callable[..., list[Any]]) -> Any:
+    """Evaluates a shard_map equation on these arguments and this mesh, with another body."""
+    mapped, params = shard_map_of(eqn), eqn.params
+    call = jax.shard_map(
+        run, mesh=mesh, in_specs=mapped.in_specs, out_specs=list(mapped.out_specs),
+        axis_names=set(params["newly_manual_axes"]), check_vma=params["check_vma"],
+    )  # fmt: skip
+    stack = source_info_util.current_name_stack() + eqn.source_info.name_stack
+    with source_info_util.user_context(eqn.source_info.traceback, name_stack=stack):
+        return call(*args)
+
+
+# What JAX opens when it lowers a program -------------------------------------------------
 
 
 def opened(eqn: Any) -> Any:
@@ -281,129 +433,6 @@ def opened(eqn: Any) -> Any:
             return retrace(call, [v.aval for v in eqn.invars])
     except NotImplementedError:  # references to what only a kernel has
         return None
-
-
-def _opened_export(eqn: Any) -> Any:
-    """The jaxpr of an exported function; None where its text says more than one device's ops."""
-    from shardwright.program.exported import run_exported
-
-    exported = eqn.params["exported"]
-    symbolic = not all(isinstance(n, int) for aval in exported.in_avals for n in aval.shape)
-    effects = exported.ordered_effects or exported.unordered_effects
-    if symbolic or effects or exported.nr_devices != 1 or len(exported.platforms) != 1:
-        return None
-    kept = exported.module_kept_var_idx
-
-    def call(*arrays: Any) -> list[Any]:
-        return run_exported(_parsed(exported.mlir_module()), [arrays[i] for i in kept])
-
-    try:
-        return retrace(call, [v.aval for v in eqn.invars])
-    except NotImplementedError:  # an op that has no JAX op
-        return None
-
-
-class StableHlo(NamedTuple):
-    """A parsed StableHLO module."""
-
-    functions: dict[str, Any]  # {name: its block}
-    context: Any  # what keeps it alive
-    module: Any
-
-
-@lru_cache(maxsize=16)
-def _parsed(text: str) -> StableHlo:
-    from jax._src.interpreters import mlir
-    from jax._src.lib.mlir import ir
-
-    context = mlir.make_ir_context()
-    with context:
-        module = ir.Module.parse(text)
-    operations: list[Any] = list(module.body.operations)
-    functions = {ir.StringAttr(f.name).value: f.body.blocks[0] for f in operations}
-    return StableHlo(functions, context, module)
-
-
-class StableHloOp:
-    """The attributes of a StableHLO op, as JAX takes them."""
-
-    def __init__(self, op: Any) -> None:
-        from jax._src.lib.mlir import ir
-        from jax._src.lib.mlir.dialects import hlo
-
-        self._op, self._ir, self._hlo = op.operation, ir, hlo
-
-    def number(self, name: str) -> int:
-        return int(self._ir.IntegerAttr(self._op.attributes[name]).value)
-
-    def numbers(self, name: str) -> tuple[int, ...]:
-        return tuple(self._ir.DenseI64ArrayAttr(self._op.attributes[name]))
-
-    def text(self, name: str) -> str:
-        """A symbol or a word of an enumeration."""
-        attribute = self._op.attributes[name]
-        if name == "callee":
-            return str(self._ir.FlatSymbolRefAttr(attribute).value)
-        return str(self._hlo.ComparisonDirectionAttr(attribute).value)
-
-    def regions(self) -> int:
-        return len(self._op.regions)
-
-    def blocks(self, region: int) -> list[Any]:
-        return list(self._op.regions[region].blocks)
-
-    def result_shape(self) -> tuple[int, ...]:
-        return tuple(self._ir.RankedTensorType(self._op.results[0].type).shape)
-
-    def result_dtype(self) -> Any:
-        """NotImplementedError for types that are not in the table, as quantised ones."""
-        element = str(self._ir.RankedTensorType(self._op.results[0].type).element_type)
-        if element not in _DTYPES:
-            raise NotImplementedError(f"element type {element}")
-        return jax.numpy.dtype(_DTYPES[element])
-
-    def constant(self) -> Any:
-        """The array of a constant."""
-        import numpy as np
-
-        attribute = self._ir.DenseElementsAttr(self._op.attributes["value"])
-        dtype, shape = self.result_dtype(), self.result_shape()
-        if attribute.is_splat and dtype.kind != "b":
-            kind = self._ir.FloatAttr if dtype.kind in "fV" else self._ir.IntegerAttr
-            return np.full(shape, kind(attribute.get_splat_value()).value, dtype)
-        if dtype.kind == "V":
-            raise NotImplementedError(f"a constant array of {dtype}")
-        return np.array(attribute).astype(dtype).reshape(shape)
-
-    def precision(self) -> Any:
-        """Both operands' precision, as lax takes it; None: the default."""
-        if "precision_config" not in self._op.attributes:
-            return None
-        words = [str(p) for p in self._ir.ArrayAttr(self._op.attributes["precision_config"])]
-        found = [next(p for p in jax.lax.Precision if p.name in word) for word in words]
-        return tuple(found) if any(p != jax.lax.Precision.DEFAULT for p in found) else None
-
-    def dot_dimensions(self) -> Any:
-        """dimension_numbers of lax.dot_general."""
-        d = self._hlo.DotDimensionNumbers(self._op.attributes["dot_dimension_numbers"])
-        contracting = d.lhs_contracting_dimensions, d.rhs_contracting_dimensions
-        return contracting, (d.lhs_batching_dimensions, d.rhs_batching_dimensions)
-
-    def gather_dimensions(self) -> tuple[Any, int]:
-        """dimension_numbers of lax.gather, and the dim of the indices' components."""
-        d = self._hlo.GatherDimensionNumbers(self._op.attributes["dimension_numbers"])
-        numbers = jax.lax.GatherDimensionNumbers(
-            tuple(d.offset_dims), tuple(d.collapsed_slice_dims), tuple(d.start_index_map),
-            tuple(d.operand_batching_dims), tuple(d.start_indices_batching_dims),
-        )  # fmt: skip
-        return numbers, int(d.index_vector_dim)
-
-
-_DTYPES = {
-    "f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "i1": "bool",
-    "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64", "ui8": "uint8",
-    "ui16": "uint16", "ui32": "uint32", "ui64": "uint64",
-}  # fmt: skip
 
 
 @lru_cache(maxsize=1024)
@@ -461,245 +490,138 @@ def _spread(pred: Any, shape: tuple[int, ...]) -> Any:
     return jax.lax.broadcast_in_dim(pred, shape, range(pred.ndim))
 
 
-def jit_options(fn: Any) -> tuple[tuple[int, ...], tuple[str, ...], tuple[int, ...]]:
-    """(static_argnums, static_argnames, donate_argnums) of a jitted function; empty for others."""
-    info = getattr(fn, "_jit_info", None)
-    if info is None:
-        return (), (), ()
-    return tuple(info.static_argnums), tuple(info.static_argnames), tuple(info.donate_argnums)
+# Exported functions ----------------------------------------------------------------------
 
 
-# Compiling for devices of another process: a lowered program travels as StableHLO bytes.
+def _opened_export(eqn: Any) -> Any:
+    """The jaxpr of an exported function; None where its text says more than one device's ops."""
+    from shardwright.program.exported import run_exported
+
+    exported = eqn.params["exported"]
+    symbolic = not all(isinstance(n, int) for aval in exported.in_avals for n in aval.shape)
+    effects = exported.ordered_effects or exported.unordered_effects
+    if symbolic or effects or exported.nr_devices != 1 or len(exported.platforms) != 1:
+        return None
+    kept = exported.module_kept_var_idx
+
+    def call(*arrays: Any) -> list[Any]:
+        return run_exported(_parsed(exported.mlir_module()), [arrays[i] for i in kept])
+
+    try:
+        return retrace(call, [v.aval for v in eqn.invars])
+    except NotImplementedError:  # an op that has no JAX op
+        return None
 
 
-def lower_for(traced: Any, platform: str) -> Any:
-    """The jax.stages.Lowered of a traced function whose shardings name an AbstractMesh."""
-    return traced.lower(lowering_platforms=(platform,))
+class StableHlo(NamedTuple):
+    """A parsed StableHLO module."""
+
+    functions: dict[str, Any]  # {name: its block}
+    context: Any  # what keeps it alive
+    module: Any
 
 
-def stablehlo_bytes(lowered: Any) -> bytes:
-    """A lowered program as StableHLO bytecode, with shardings, donation and source lines."""
-    from jax._src.interpreters import mlir
-
-    return mlir.module_to_bytecode(lowered.compiler_ir("stablehlo"))
-
-
-def kept_arguments(lowered: Any) -> list[int]:
-    """The positions of the flat arguments that the lowered program still takes (used ones)."""
-    return sorted(lowered._lowering.compile_args["kept_var_idx"])
-
-
-def calls_back(lowered: Any) -> bool:
-    """Whether a lowered program calls Python of this process (callbacks, debug prints)."""
-    compile_args = lowered._lowering.compile_args
-    return bool(compile_args["host_callbacks"] or compile_args["keepalive"])
-
-
-def propagation(lowered: Any) -> tuple[list[bool], list[bool]]:
-    """Whether XLA may choose the sharding of each argument and of each result (unspecified)."""
-    from jax._src.interpreters import pxla
-
-    args = lowered._lowering.compile_args
-    into, out = pxla.get_prop_to_input_output(
-        args["in_shardings"], args["out_shardings"], len(args["ordered_effects"])
-    )
-    return list(into), list(out)
-
-
-def compile_stablehlo(
-    module: bytes,
-    devices: list[Any],
-    propagate: tuple[list[bool], list[bool]],
-    options: dict[str, Any],
-) -> Executable:
-    """The executable of StableHLO bytes for devices that this process knows."""
+@lru_cache(maxsize=16)
+def _parsed(text: str) -> StableHlo:
     from jax._src.interpreters import mlir
     from jax._src.lib.mlir import ir
 
-    with mlir.make_ir_context():
-        parsed = ir.Module.parse(module)
-        return _compile(devices[0].client, parsed, devices, propagate, options, [])
+    context = mlir.make_ir_context()
+    with context:
+        module = ir.Module.parse(text)
+    operations: list[Any] = list(module.body.operations)
+    functions = {ir.StringAttr(f.name).value: f.body.blocks[0] for f in operations}
+    return StableHlo(functions, context, module)
 
 
-def devices_lowered_for(lowered: Any) -> list[Any]:
-    """The devices that a lowered program is for, in the order of its mesh."""
-    return list(lowered._lowering._device_list)
+class StableHloOp:
+    """The attributes of a StableHLO op, as JAX takes them."""
 
+    def __init__(self, op: Any) -> None:
+        from jax._src.lib.mlir import ir
+        from jax._src.lib.mlir.dialects import hlo
 
-def compiler_options(lowered: Any) -> dict[str, Any]:
-    """What jax.jit was told to tell the compiler."""
-    return dict(lowered._lowering._compiler_options_kvs)
+        self._op, self._ir, self._hlo = op.operation, ir, hlo
 
+    def number(self, name: str) -> int:
+        """An integer attribute."""
+        return int(self._ir.IntegerAttr(self._op.attributes[name]).value)
 
-def compile_afresh(lowered: Any) -> Executable:
-    """The executable of a lowered program, compiled again even if JAX has it in a cache.
+    def numbers(self, name: str) -> tuple[int, ...]:
+        """A list of integers."""
+        return tuple(self._ir.DenseI64ArrayAttr(self._op.attributes[name]))
 
-    A cached program prints no warnings, and the warnings are wanted.
-    """
-    lowering = lowered._lowering
-    return _compile(
-        lowering.compile_args["backend"],
-        lowering.stablehlo(),
-        devices_lowered_for(lowered),
-        propagation(lowered),
-        compiler_options(lowered),
-        lowering.compile_args["host_callbacks"],
-    )
+    def text(self, name: str) -> str:
+        """A symbol or a word of an enumeration."""
+        attribute = self._op.attributes[name]
+        if name == "callee":
+            return str(self._ir.FlatSymbolRefAttr(attribute).value)
+        return str(self._hlo.ComparisonDirectionAttr(attribute).value)
 
+    def regions(self) -> int:
+        """How many regions it has."""
+        return len(self._op.regions)
 
-def _compile(
-    backend: Any,
-    module: Any,
-    devices: list[Any],
-    propagate: tuple[list[bool], list[bool]],
-    options: dict[str, Any],
-    host_callbacks: list[Any],
-) -> Executable:
-    """The executable that a backend makes of a module, for these devices."""
-    import numpy as np
-    from jax._src import compiler
-    from jax._src.interpreters import pxla
+    def blocks(self, region: int) -> list[Any]:
+        """The blocks of one of its regions."""
+        return list(self._op.regions[region].blocks)
 
-    array = np.empty(len(devices), dtype=object)
-    array[:] = devices
-    compile_options = pxla.create_compile_options(
-        module, False, *propagate, backend, array, options
-    )
-    loaded = compiler.backend_compile_and_load(
-        backend, module, _device_list(devices), compile_options, host_callbacks
-    )
-    return Executable(loaded, devices)
+    def result_shape(self) -> tuple[int, ...]:
+        """The shape of its first result."""
+        return tuple(self._ir.RankedTensorType(self._op.results[0].type).shape)
 
+    def result_dtype(self) -> Any:
+        """The dtype of its first result; NotImplementedError for one that is not in the table."""
+        element = str(self._ir.RankedTensorType(self._op.results[0].type).element_type)
+        if element not in _DTYPES:
+            raise NotImplementedError(f"element type {element}")
+        return jax.numpy.dtype(_DTYPES[element])
 
-def _device_list(devices: list[Any]) -> Any:
-    from jax._src.lib import xla_client
-
-    return xla_client.DeviceList(tuple(devices))
-
-
-class Executable:
-    """A compiled StableHLO program that can be read and run."""
-
-    def __init__(self, loaded: Any, devices: list[Any]) -> None:
-        self._loaded = loaded
-        self._devices = devices
-
-    def as_text(self) -> str:
-        """The optimised HLO, printed as jax.stages.Compiled.as_text() does."""
-        return "\n\n".join(module.to_string() for module in self._loaded.hlo_modules())
-
-    def memory_analysis(self) -> Any:
-        """The compiler's memory statistics for one device."""
-        return self._loaded.get_compiled_memory_stats()
-
-    def run(self, arrays: list[Any], shapes: list[tuple[int, ...]]) -> list[Any]:
-        """Host arrays of the results, given host arrays and the results' global shapes."""
+    def constant(self) -> Any:
+        """The array of a constant."""
         import numpy as np
-        from jax._src.interpreters import pxla
 
-        into, out = pxla.get_op_sharding_from_executable(self._loaded)
-        placed = [jax.device_put(array, self._sharding(into, i)) for i, array in enumerate(arrays)]
-        results = self._loaded.execute_sharded(placed).disassemble_into_single_device_arrays()
-        return [
-            np.asarray(
-                jax.make_array_from_single_device_arrays(shape, self._sharding(out, i), shards)
-            )
-            for i, (shape, shards) in enumerate(zip(shapes, results, strict=True))
-        ]
+        attribute = self._ir.DenseElementsAttr(self._op.attributes["value"])
+        dtype, shape = self.result_dtype(), self.result_shape()
+        if attribute.is_splat and dtype.kind != "b":
+            kind = self._ir.FloatAttr if dtype.kind in "fV" else self._ir.IntegerAttr
+            return np.full(shape, kind(attribute.get_splat_value()).value, dtype)
+        if dtype.kind == "V":
+            raise NotImplementedError(f"a constant array of {dtype}")
+        return np.array(attribute).astype(dtype).reshape(shape)
 
-    def _sharding(self, op_shardings: Any, i: int) -> Any:
-        """The i-th sharding; XLA lists none for one device and one for a uniform tuple."""
-        from jax._src.sharding_impls import GSPMDSharding
+    def precision(self) -> Any:
+        """Both operands' precision, as lax takes it; None: the default."""
+        if "precision_config" not in self._op.attributes:
+            return None
+        words = [str(p) for p in self._ir.ArrayAttr(self._op.attributes["precision_config"])]
+        found = [next(p for p in jax.lax.Precision if p.name in word) for word in words]
+        return tuple(found) if any(p != jax.lax.Precision.DEFAULT for p in found) else None
 
-        devices = _device_list(self._devices)
-        if len(self._devices) == 1 or not op_shardings:
-            return GSPMDSharding.get_replicated(devices)
-        return GSPMDSharding(devices, op_shardings[i if len(op_shardings) > 1 else 0])
+    def dot_dimensions(self) -> Any:
+        """dimension_numbers of lax.dot_general."""
+        d = self._hlo.DotDimensionNumbers(self._op.attributes["dot_dimension_numbers"])
+        contracting = d.lhs_contracting_dimensions, d.rhs_contracting_dimensions
+        return contracting, (d.lhs_batching_dimensions, d.rhs_batching_dimensions)
 
-
-def primitives() -> dict[str, Any]:
-    """Every primitive that JAX can lower, by name, from its lowering tables.
-
-    Modules that are not imported have not registered theirs: import them first.
-    """
-    from jax._src.interpreters import mlir
-
-    tables = [mlir._lowerings, *mlir._platform_specific_lowerings.values()]
-    return {primitive.name: primitive for table in tables for primitive in table}
-
-
-_SHARDING_OPS = ("sharding_constraint", "device_put")
+    def gather_dimensions(self) -> tuple[Any, int]:
+        """dimension_numbers of lax.gather, and the dim of the indices' components."""
+        d = self._hlo.GatherDimensionNumbers(self._op.attributes["dimension_numbers"])
+        numbers = jax.lax.GatherDimensionNumbers(
+            tuple(d.offset_dims), tuple(d.collapsed_slice_dims), tuple(d.start_index_map),
+            tuple(d.operand_batching_dims), tuple(d.start_indices_batching_dims),
+        )  # fmt: skip
+        return numbers, int(d.index_vector_dim)
 
 
-def bind(eqn: Any, args: list[Any], **changes: Any) -> list[Any]:
-    """Evaluates an equation on these arguments, with some of its parameters replaced.
-
-    The mesh around it is the one that is set here, with automatic axes: shardings that the
-    equation was given for its result under a mesh with explicit axes mean nothing there. A
-    constraint of the user's is in the plan already; it would take back what the plan splits more.
-    """
-    if eqn.primitive.name == "reshard" or _only_splits(eqn):
-        return list(args)
-    if eqn.primitive.name not in _SHARDING_OPS:
-        changes |= {p: None for p in ("sharding", "out_sharding") if eqn.params.get(p) is not None}
-    params = eqn.primitive.get_bind_params({**eqn.params, **changes})
-    stack = source_info_util.current_name_stack() + eqn.source_info.name_stack
-    around = jax.sharding.get_abstract_mesh()
-    with (
-        source_info_util.user_context(eqn.source_info.traceback, name_stack=stack),
-        eqn.ctx.manager,
-        jax.sharding.use_abstract_mesh(around),
-    ):
-        out = eqn.primitive.bind(*args, **params)
-    return list(out) if eqn.primitive.multiple_results else [out]
+_DTYPES = {
+    "f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "i1": "bool",
+    "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64", "ui8": "uint8",
+    "ui16": "uint16", "ui32": "uint32", "ui64": "uint64",
+}  # fmt: skip
 
 
-def _only_splits(eqn: Any) -> bool:
-    """Whether an equation is a constraint that says how to split, not which layout or memory."""
-    if eqn.primitive.name != "sharding_constraint" or eqn.params["layout"] is not None:
-        return False
-    return eqn.params["sharding"].memory_kind in (None, "device")
-
-
-def retrace(fn: Callable[..., list[Any]], avals: list[Any]) -> Any:
-    """The closed jaxpr of `fn`, which returns a list, on arguments of these abstract types."""
-    return jax.make_jaxpr(fn)(*[struct(aval) for aval in avals])
-
-
-def on_host(array: Any) -> bool:
-    """Whether an array, or an abstract one, is in the memory of the host, `f32<host>[8]`."""
-    aval = array if isinstance(array, core.AbstractValue) else jax.typeof(array)
-    return getattr(aval, "memory_space", None) is jax.memory.Space.Host
-
-
-def is_extended(dtype: Any) -> bool:
-    """Whether elements are no numbers: random keys."""
-    return bool(jax.dtypes.issubdtype(dtype, jax.dtypes.extended))
-
-
-def struct(aval: Any) -> Any:
-    """An abstract type as jax.eval_shape gives it."""
-    weak, varies = getattr(aval, "weak_type", False), getattr(aval, "manual_axis_type", None)
-    if varies is None or varies.empty:
-        return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=weak)
-    around = jax.sharding.NamedSharding(
-        jax.sharding.get_abstract_mesh(), jax.sharding.PartitionSpec()
-    )
-    return jax.ShapeDtypeStruct(  # in a shard_map: over which axes shards may differ
-        aval.shape, aval.dtype, weak_type=weak, manual_axis_type=varies, sharding=around
-    )
-
-
-def name_scope(name: str) -> Any:
-    """A context in which new equations carry this name."""
-    return jax.named_scope(name)
-
-
-def without_consts(closed: Any) -> tuple[Any, list[Any]]:
-    """(open jaxpr that takes its constants first, those constants) of a closed jaxpr."""
-    from jax._src.interpreters import partial_eval
-
-    return partial_eval.convert_constvars_jaxpr(closed.jaxpr), list(closed.consts)
+# Kernels ---------------------------------------------------------------------------------
 
 
 def kernel_name(params: Mapping[str, Any]) -> str | None:
@@ -737,73 +659,6 @@ def _last_step_tests(kernel: Any, axis: int, steps: int) -> list[int]:
         if eqn.primitive.name == "eq" and eqn.invars[0] in here
         and isinstance(eqn.invars[1], Literal) and int(eqn.invars[1].val) == steps - 1
     ]  # fmt: skip
-
-
-class ShardMap(NamedTuple):
-    """A shard_map equation; axes of one device are left out."""
-
-    body: Any  # a closed jaxpr, on shards
-    mesh: tuple[tuple[str, int], ...]  # (axis, size), in order
-    manual: tuple[str, ...]  # the axes that its body names
-    partial: bool  # whether other axes stay automatic
-    in_specs: tuple[Any, ...]
-    out_specs: tuple[Any, ...]
-
-
-def shard_map_of(eqn: Any) -> ShardMap:
-    """What a shard_map equation says."""
-    params, mesh = eqn.params, eqn.params["mesh"]
-    axes = tuple((axis, size) for axis, size in mesh.shape.items() if size > 1)
-    manual = tuple(axis for axis, _ in axes if axis in params["newly_manual_axes"])
-    kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
-    closed = jax.sharding.AxisType.Manual  # in a shard_map around
-    partial = any(kinds[axis] != closed for axis, _ in axes if axis not in manual)
-    body = ClosedJaxpr(params["jaxpr"], ())
-    return ShardMap(body, axes, manual, partial, params["in_specs"], params["out_specs"])
-
-
-def bind_shard_map(eqn: Any, args: list[Any], mesh: Any, run: Callable[..., list[Any]]) -> Any:
-    """Evaluates a shard_map equation on these arguments and this mesh, with another body."""
-    mapped, params = shard_map_of(eqn), eqn.params
-    call = jax.shard_map(
-        run, mesh=mesh, in_specs=mapped.in_specs, out_specs=list(mapped.out_specs),
-        axis_names=set(params["newly_manual_axes"]), check_vma=params["check_vma"],
-    )  # fmt: skip
-    stack = source_info_util.current_name_stack() + eqn.source_info.name_stack
-    with source_info_util.user_context(eqn.source_info.traceback, name_stack=stack):
-        return call(*args)
-
-
-def axes_of_type(mesh: Any, kind: Any) -> set[str]:
-    """The axes of a mesh that are automatic, explicit or manual."""
-    kinds = zip(mesh.axis_names, mesh.axis_types, strict=True)
-    return {axis for axis, one in kinds if one == kind}
-
-
-def automatic_axes(mesh: Any) -> set[str]:
-    """The axes of a mesh that are not those of a shard_map around."""
-    return set(mesh.axis_names) - axes_of_type(mesh, jax.sharding.AxisType.Manual)
-
-
-def jit_donated_names(fn: Any) -> tuple[str, ...]:
-    """donate_argnames of a jitted function, inferred ones too; empty for others."""
-    return tuple(getattr(getattr(fn, "_jit_info", None), "donate_argnames", None) or ())
-
-
-def bare(array: Any, weak: bool) -> Any:
-    """The shape and dtype of an array, without where it is."""
-    aval = jax.typeof(array)
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=weak)
-
-
-def key_impl(dtype: Any) -> Any:
-    """What makes random keys of this dtype, as jax.random.key takes it."""
-    return dtype._impl
-
-
-def jaxprs_in(eqn: Any) -> list[Any]:
-    """The open jaxprs that an equation holds."""
-    return list(core.jaxprs_in_params(eqn.params))
 
 
 _TPU_OPS = "jax.experimental.pallas.ops.tpu."
@@ -900,3 +755,176 @@ def megablox(params: Mapping[str, Any], args: Sequence[Any], groups: int, offset
             interpret=how.interpret,
         )  # fmt: skip
     return fn(*args, dtype, how.tiling, offset, groups, interpret=how.interpret)
+
+
+# Compiling, here and for devices of another process --------------------------------------
+
+
+class Portable(NamedTuple):
+    """A lowered program that another process can compile."""
+
+    module: bytes  # StableHLO bytecode, with shardings, donation and source lines
+    propagate: tuple[list[bool], list[bool]]  # whose sharding XLA may choose: arguments, results
+    options: dict[str, Any]  # what jax.jit was told to tell the compiler
+
+
+def portable(lowered: Any) -> Portable:
+    """A lowered program for another process."""
+    from jax._src.interpreters import mlir
+
+    module = mlir.module_to_bytecode(lowered.compiler_ir("stablehlo"))
+    return Portable(module, *_compiling(lowered))
+
+
+def _compiling(lowered: Any) -> tuple[tuple[list[bool], list[bool]], dict[str, Any]]:
+    """(whose sharding XLA may choose, options of the compiler) of a lowered program."""
+    from jax._src.interpreters import pxla
+
+    args = lowered._lowering.compile_args
+    into, out = pxla.get_prop_to_input_output(
+        args["in_shardings"], args["out_shardings"], len(args["ordered_effects"])
+    )
+    return (list(into), list(out)), dict(lowered._lowering._compiler_options_kvs)
+
+
+def kept_arguments(lowered: Any) -> list[int]:
+    """The positions of the flat arguments that the lowered program still takes (used ones)."""
+    return sorted(lowered._lowering.compile_args["kept_var_idx"])
+
+
+def calls_back(lowered: Any) -> bool:
+    """Whether a lowered program calls Python of this process (callbacks, debug prints)."""
+    compile_args = lowered._lowering.compile_args
+    return bool(compile_args["host_callbacks"] or compile_args["keepalive"])
+
+
+def compile_portable(program: Portable, devices: list[Any]) -> Executable:
+    """The executable of a program for devices that this process knows."""
+    from jax._src.interpreters import mlir
+    from jax._src.lib.mlir import ir
+
+    with mlir.make_ir_context():
+        module = ir.Module.parse(program.module)
+        return _compile(devices[0].client, module, devices, program.propagate, program.options, [])
+
+
+def devices_lowered_for(lowered: Any) -> list[Any]:
+    """The devices that a lowered program is for, in the order of its mesh."""
+    return list(lowered._lowering._device_list)
+
+
+def compile_afresh(lowered: Any) -> Executable:
+    """The executable of a lowered program, compiled again even if JAX has it in a cache.
+
+    A cached program prints no warnings, and the warnings are wanted.
+    """
+    lowering = lowered._lowering
+    return _compile(
+        lowering.compile_args["backend"],
+        lowering.stablehlo(),
+        devices_lowered_for(lowered),
+        *_compiling(lowered),
+        lowering.compile_args["host_callbacks"],
+    )
+
+
+def _compile(
+    backend: Any,
+    module: Any,
+    devices: list[Any],
+    propagate: tuple[list[bool], list[bool]],
+    options: dict[str, Any],
+    host_callbacks: list[Any],
+) -> Executable:
+    """The executable that a backend makes of a module, for these devices."""
+    import numpy as np
+    from jax._src import compiler
+    from jax._src.interpreters import pxla
+
+    array = np.empty(len(devices), dtype=object)
+    array[:] = devices
+    compile_options = pxla.create_compile_options(
+        module, False, *propagate, backend, array, options
+    )
+    loaded = compiler.backend_compile_and_load(
+        backend, module, _device_list(devices), compile_options, host_callbacks
+    )
+    return Executable(loaded, devices)
+
+
+def _device_list(devices: list[Any]) -> Any:
+    from jax._src.lib import xla_client
+
+    return xla_client.DeviceList(tuple(devices))
+
+
+class Executable:
+    """A compiled StableHLO program that can be read and run."""
+
+    def __init__(self, loaded: Any, devices: list[Any]) -> None:
+        self._loaded = loaded
+        self._devices = devices
+
+    def as_text(self) -> str:
+        """The optimised HLO, printed as jax.stages.Compiled.as_text() does."""
+        return "\n\n".join(module.to_string() for module in self._loaded.hlo_modules())
+
+    def memory_analysis(self) -> Any:
+        """The compiler's memory statistics for one device."""
+        return self._loaded.get_compiled_memory_stats()
+
+    def run(self, arrays: list[Any], shapes: list[tuple[int, ...]]) -> list[Any]:
+        """Host arrays of the results, given host arrays and the results' global shapes."""
+        import numpy as np
+        from jax._src.interpreters import pxla
+
+        into, out = pxla.get_op_sharding_from_executable(self._loaded)
+        placed = [jax.device_put(array, self._sharding(into, i)) for i, array in enumerate(arrays)]
+        results = self._loaded.execute_sharded(placed).disassemble_into_single_device_arrays()
+        return [
+            np.asarray(
+                jax.make_array_from_single_device_arrays(shape, self._sharding(out, i), shards)
+            )
+            for i, (shape, shards) in enumerate(zip(shapes, results, strict=True))
+        ]
+
+    def _sharding(self, op_shardings: Any, i: int) -> Any:
+        """The i-th sharding; XLA lists none for one device and one for a uniform tuple."""
+        from jax._src.sharding_impls import GSPMDSharding
+
+        devices = _device_list(self._devices)
+        if len(self._devices) == 1 or not op_shardings:
+            return GSPMDSharding.get_replicated(devices)
+        return GSPMDSharding(devices, op_shardings[i if len(op_shardings) > 1 else 0])
+
+
+# Jobs of several processes ---------------------------------------------------------------
+
+
+class Job(NamedTuple):
+    """This process among those that jax.distributed.initialize() has joined, and their store."""
+
+    process: int
+    processes: int
+    store: Any
+
+    def put_bytes(self, key: str, value: bytes) -> None:
+        """Publishes a value for all processes."""
+        self.store.key_value_set_bytes(key, value)
+
+    def wait_bytes(self, key: str, seconds: float) -> bytes:
+        """The value that some process publishes; TimeoutError after so many seconds."""
+        try:
+            return self.store.blocking_key_value_get_bytes(key, int(seconds * 1e3))
+        except jax.errors.JaxRuntimeError as error:
+            if "DEADLINE_EXCEEDED" in str(error):
+                raise TimeoutError(key) from None
+            raise
+
+
+def job() -> Job | None:
+    """The job of several processes that this one is in; None where it is alone."""
+    state = distributed.global_state
+    if state.client is None or state.num_processes is None or state.num_processes < 2:
+        return None
+    return Job(state.process_id, state.num_processes, state.client)

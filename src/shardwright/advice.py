@@ -12,9 +12,8 @@ from shardwright.binding import Bound
 from shardwright.compare import count, make_rows, plan_jobs
 from shardwright.cost.residuals import Residual, find_residuals
 from shardwright.errors import ShardwrightError
-from shardwright.options import Options, read_options
+from shardwright.options import Options, asked_again, read_options
 from shardwright.plan import Plan
-from shardwright.program.types import Program
 from shardwright.record.advice import AdviceRecord
 from shardwright.record.comparison import Row
 from shardwright.record.plain import encode
@@ -79,15 +78,9 @@ def advise(
     ))  # fmt: skip
 
 
-def _options(plan: Plan, seconds: float | None = None, **changes: Any) -> Options:
+def _options(plan: Plan, **changes: Any) -> Options:
     """The options of a plan, without its tactics."""
-    asked = plan.record.asked
-    return read_options(**{
-        "mesh": plan.mesh, "device": plan.device, "memory": asked.memory, "seed": asked.seed,
-        "labels": asked.labels or None, "donate_argnums": asked.donate_argnums,
-        "static_argnums": asked.static_argnums, "tie": asked.tie, "seconds": seconds,
-        "overlap": plan.cost.overlap,
-    } | changes)  # fmt: skip
+    return read_options(**asked_again(plan.record) | changes)
 
 
 def _call(bound: Bound, factor: int = 1) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -113,25 +106,22 @@ def _job_of(plan: Plan, bound: Bound) -> Job:
 
 def _jobs(plan: Plan, bound: Bound, seconds: float) -> list[Job]:
     """What could be done instead."""
-    size, free = plan.mesh.size, dict.fromkeys(plan.mesh.names)
-    args, kwargs = _call(bound)
-    twice = Variant(BATCH, bound.fn, *_call(bound, factor=2))
-    same, options = bound.program, _options(plan, seconds)
-    asked: list[tuple[Variant, Options, Program | None]] = [(twice, options, None)]
+    size, free, same = plan.mesh.size, dict.fromkeys(plan.mesh.names), _call(bound)
+    asked: list[tuple[str, Any, dict[str, Any]]] = [(BATCH, _call(bound, factor=2), {})]
     if not (plan.mesh.dcn or plan.mesh.links or plan.mesh.wrap):  # which say what the axes are
         other: Any = free if len(free) > 1 else size
         asked += [
-            (Variant(MESH, bound.fn, args, kwargs),
-             _options(plan, seconds, mesh=other, devices=size), same),
-            (Variant(DEVICES, bound.fn, args, kwargs),
-             _options(plan, seconds, mesh=free, devices=2 * size), same),
-        ]  # fmt: skip
+            (MESH, same, {"mesh": other, "devices": size}),
+            (DEVICES, same, {"mesh": free, "devices": 2 * size}),
+        ]
     jobs = []
-    for variant, chosen, program in asked:
-        count_ = chosen.devices or size
-        shown = str(plan.mesh) if variant is twice else f"{count_} devices"
+    for name, (args, kwargs), changes in asked:
+        variant = Variant(name, bound.fn, args, kwargs)
+        options = _options(plan, seconds=seconds, **changes)
+        shown = f"{options.devices} devices" if changes else str(plan.mesh)
+        program = bound.program if changes else None  # which is another one for another batch
         try:
-            jobs.append(make_job(variant, shown, chosen, program, {}))
+            jobs.append(make_job(variant, shown, options, program, {}))
         except ShardwrightError as error:  # it takes no other batch, or there are no such devices
-            jobs.append(Job(variant, chosen, shown, why=reason(error)))
+            jobs.append(Job(variant, options, shown, why=reason(error)))
     return jobs

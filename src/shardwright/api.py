@@ -1,29 +1,29 @@
-"""The public functions; plan_call() is the whole pipeline on one page."""
+"""analyze() and partition().
+
+partition() traces a call and plans the program; plan_program() is the stages that make a plan, in
+order. Around it plan_once() looks for one that was made before, and plan_call() lets all processes
+of a job have the plan of one of them.
+"""
 
 from __future__ import annotations
 
 import functools
-import types
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields
 from typing import Any
-
-import jax
 
 from shardwright import _jax
 from shardwright import cache as plan_cache
-from shardwright.agreement import Proposal, take_plan
 from shardwright.analysis.analysis import Analysis, analyze_program, check_labels
 from shardwright.binding import Bound
 from shardwright.cost.devices import Device
 from shardwright.errors import ShardwrightError
-from shardwright.lowering.jit import PlannedFunction
+from shardwright.job import Proposal, take_plan
 from shardwright.mesh import Mesh
 from shardwright.notebook import cell_progress
 from shardwright.options import Options, read_options
 from shardwright.plan import Plan
-from shardwright.program.arguments import asks_which
+from shardwright.program.calls import asks_which
 from shardwright.program.fingerprint import content
 from shardwright.program.pins import argument_pins
 from shardwright.program.tracing import trace_call
@@ -31,12 +31,10 @@ from shardwright.program.types import Program
 from shardwright.record.build import build_record
 from shardwright.search import Tactic
 from shardwright.search.meshes import Shape, candidate_meshes, search_meshes
+from shardwright.search.requests import constrained_model
 from shardwright.search.unshare import unshare_where_it_pays
-from shardwright.search.wishes import constrained_model
 from shardwright.share import Call, common_mesh
 from shardwright.together import Task, search_shared
-
-BY_NAME = ("static_argnames", "donate_argnames")  # that jax.jit takes and partition() does not
 
 
 @asks_which
@@ -121,7 +119,7 @@ def partition(
 def plan_call(
     fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], options: Options
 ) -> Plan:
-    """The whole pipeline: partition() of one call, whatever its arguments are called."""
+    """The plan of a call; of several processes of a job one makes it, and all take that plan."""
     together = _jax.job()
     if together is None:
         return plan_once(fn, *_traced(fn, args, kwargs, options), options)
@@ -135,7 +133,7 @@ def plan_call(
             lambda record: Plan(record).bind_program(fn, program),
         )
 
-    return take_plan(together, propose)  # one process plans, all take that plan
+    return take_plan(together, propose)
 
 
 def _traced(
@@ -157,22 +155,22 @@ def plan_once(
     fn: Callable[..., Any], program: Program, meshes: Sequence[Mesh], options: Options
 ) -> Plan:
     """The plan of a traced program: looked up where it was made before."""
-    if not plan_cache.wanted(options):
-        return plan_program(fn, analyze_program(program, options.labels), meshes, options)
-    key = plan_cache.key_of(plan_cache.deciding(program, meshes, options))
-    known = plan_cache.find(key)
-    if known is not None:
-        with suppress(ShardwrightError):  # a file that somebody has changed is planned anew
-            return Plan(known, cached=True).bind_program(fn, program)
+    key = None
+    if plan_cache.wanted(options):
+        key = plan_cache.key_of(plan_cache.deciding(program, meshes, options))
+        known = plan_cache.find(key)
+        if known is not None:
+            with suppress(ShardwrightError):  # a file that somebody has changed is planned anew
+                return Plan(known, cached=True).bind_program(fn, program)
     plan = plan_program(fn, analyze_program(program, options.labels), meshes, options)
-    note = plan_cache.keep(key, plan.record)
+    note = plan_cache.keep(key, plan.record) if key is not None else None
     return plan if note is None else plan.with_note(note)
 
 
 def plan_program(
     fn: Callable[..., Any], analysis: Analysis, meshes: Sequence[Mesh], options: Options
 ) -> Plan:
-    """The plan of an analyzed program on the best of these meshes."""
+    """The plan of an analyzed program on the best of these meshes: the stages in order."""
     check_labels(analysis, options.labels or {})
     cost_model = functools.partial(  # of a mesh: what any decisions cost
         constrained_model, analysis, device=options.device, tactics=options.tactics,
@@ -192,66 +190,3 @@ def plan_program(
         model, found, unshared = unshare_where_it_pays(model, found, options.memory)
     record = build_record(model, found, asked=options.asked(), shapes=shapes, unshared=unshared)
     return Plan(record, Bound(fn, analysis.program, model, found.decisions))
-
-
-def jit(fn: Callable[..., Any] | None = None, **options: Any) -> Any:
-    """`fn`, planned on its first call: @sw.jit(mesh={"data": 8}, device="h100").
-
-    Takes what partition() takes, and `static_argnames` and `donate_argnames` as jax.jit does.
-    `.plan(*args)` gives the plan without running it.
-    """
-    known = [option.name for option in fields(Options) if option.name != "default_device"]
-    unknown = [name for name in options if name not in (*known, "jax_mesh", *BY_NAME)]
-    if unknown:
-        raise ShardwrightError(f"sw.jit has no option {unknown[0]!r}", try_=", ".join(known))
-    if "mesh" not in options:
-        raise ShardwrightError(
-            "sw.jit needs a mesh", try_='@sw.jit(mesh={"data": 8}), or sw.jit(fn, mesh=jax_mesh)'
-        )
-    if fn is None:
-        return functools.partial(jit, **options)
-    by_name = {name: options.pop(name) for name in BY_NAME if name in options}
-    jax_mesh = options.pop("jax_mesh", None)
-    return PlannedOnCall(
-        jax.jit(fn, **by_name) if by_name else fn, read_options(**options), jax_mesh
-    )
-
-
-class PlannedOnCall:
-    """A function that is planned, placed and compiled when it is first called."""
-
-    def __init__(self, fn: Callable[..., Any], options: Options, jax_mesh: Any) -> None:
-        self.fn, self._options, self._jax_mesh = fn, options, jax_mesh
-        self._ready: list[tuple[Plan, PlannedFunction]] = []
-        functools.update_wrapper(self, fn, updated=())
-
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        """A method of the class it is defined in, as functions are."""
-        return self if instance is None else types.MethodType(self, instance)
-
-    def __repr__(self) -> str:
-        return f"<{getattr(self.fn, '__name__', self.fn)}, planned when called>"
-
-    def plan(self, /, *args: Any, **kwargs: Any) -> Plan:
-        """The plan for these arguments."""
-        return self._for(args, kwargs)[0]
-
-    def _for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Plan, PlannedFunction]:
-        for plan, planned in self._ready:
-            if plan.fits(args, kwargs):
-                return plan, planned
-        plan = plan_call(self.fn, args, kwargs, self._options)
-        planned = plan.jit(self.fn, mesh=self._jax_mesh)
-        self._ready.append((plan, planned))
-        return plan, planned
-
-    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        return self._for(args, kwargs)[1](*args, **kwargs)
-
-    def lower(self, /, *args: Any, **kwargs: Any) -> Any:
-        """As jax.jit(fn).lower."""
-        return self._for(args, kwargs)[1].lower(*args, **kwargs)
-
-    def trace(self, /, *args: Any, **kwargs: Any) -> Any:
-        """As jax.jit(fn).trace."""
-        return self._for(args, kwargs)[1].trace(*args, **kwargs)

@@ -12,7 +12,7 @@ import jax
 from shardwright.analysis.analysis import Analysis, analyze_program
 from shardwright.analysis.unshare import unshare_all
 from shardwright.cost.model import CostModel
-from shardwright.errors import ShardwrightError
+from shardwright.errors import ShardwrightError, first_of
 from shardwright.lowering.steps import Steps, make_steps
 from shardwright.program.arguments import Signature
 from shardwright.program.fingerprint import argument_types, fingerprint
@@ -120,9 +120,8 @@ def _to_state(decisions: Mapping[str, Sequence[Claim]], analysis: Analysis) -> S
 
 
 def _another_program(name: str, changes: list[str]) -> ShardwrightError:
-    more = f"\n... and {len(changes) - 8} more" if len(changes) > 8 else ""
     return ShardwrightError(
         f"this plan was made for another program than {name}",
-        changed="\n".join(changes[:8]) + more,
+        changed=first_of(changes),
         try_="partition() again, or pass the function and shapes it was made for",
     )

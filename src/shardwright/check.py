@@ -8,7 +8,6 @@ from itertools import product
 from typing import Any
 
 from shardwright.analysis.analysis import Analysis, analyze_program
-from shardwright.analysis.table import human_bytes
 from shardwright.binding import Bound
 from shardwright.cost.breakdown import Breakdown
 from shardwright.cost.cost import Cost
@@ -20,15 +19,16 @@ from shardwright.in_shardings import Given, resolve
 from shardwright.mesh import Mesh
 from shardwright.options import Positions, number, positions
 from shardwright.plan import Plan
-from shardwright.program.arguments import asks_which
+from shardwright.program.calls import asks_which
 from shardwright.program.tracing import trace_call
 from shardwright.record.build import build_record
 from shardwright.record.types import Asked
 from shardwright.search import Found, search
 from shardwright.search.exact import Certificate
-from shardwright.search.wishes import constrained_model
+from shardwright.search.requests import constrained_model
 from shardwright.spmd.decisions import Entry, State, decide
 from shardwright.spmd.ir import Collective
+from shardwright.units import human_bytes
 
 # A replicated argument is worth a warning from this fraction of all argument bytes on. Of the zoo's
 # full-size programs no argument with one dim (gains, biases, edge lists: what nobody splits) has

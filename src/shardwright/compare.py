@@ -18,18 +18,18 @@ from shardwright import cache
 from shardwright.api import plan_program
 from shardwright.cost.cost import Cost
 from shardwright.errors import ShardwrightError
+from shardwright.forks import run_all
 from shardwright.notebook import cell_progress
 from shardwright.options import Options
 from shardwright.plan import Plan
-from shardwright.processes import run_all
 from shardwright.record.comparison import ComparisonRecord, Row, best_row, pareto_front
 from shardwright.record.plain import encode
 from shardwright.record.types import PlanRecord, VariantRow
 from shardwright.search.bounds import least_factor_s
 from shardwright.search.items import Items, count_items
 from shardwright.search.objective import OVER_MEMORY_S, Progress
+from shardwright.search.requests import constrained_model
 from shardwright.search.screen import screen
-from shardwright.search.wishes import constrained_model
 from shardwright.variants import Job, read_jobs, read_variants, reason
 
 Per = str | Callable[..., float] | None
@@ -257,10 +257,7 @@ def other_rows(rows: Sequence[Row], best: int) -> tuple[VariantRow, ...]:
     """The rows that have a cost but for the best, by the time they take for its items."""
     items = rows[best].items
     return tuple(
-        VariantRow(
-            f"{row.variant} on {row.mesh}, {row.devices} x {row.device}", row.item_s * items,
-            row.cost.peak_bytes, row.fits,
-        )
+        VariantRow(row.name, row.item_s * items, row.cost.peak_bytes, row.fits)
         for i, row in enumerate(rows)
         if i != best and row.cost is not None and row.item_s is not None and not row.same_as
     )  # fmt: skip

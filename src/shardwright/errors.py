@@ -1,5 +1,7 @@
 """The one exception family of Shardwright."""
 
+from collections.abc import Sequence
+
 
 class ShardwrightError(Exception):
     """What went wrong, where in the user's code, and what to try.
@@ -20,6 +22,12 @@ class ShardwrightError(Exception):
             lines.append(f"  {name.replace('_', ' '):<7} {first}")
             lines.extend(f"  {'':<7} {line}" for line in rest)
         super().__init__("\n".join(lines))
+
+
+def first_of(changes: Sequence[str], most: int = 8) -> str:
+    """A line for each of the first changes, and how many more there are."""
+    more = [f"... and {len(changes) - most} more"] if len(changes) > most else []
+    return "\n".join([*changes[:most], *more])
 
 
 class NoPlanFits(ShardwrightError):

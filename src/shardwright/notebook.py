@@ -8,8 +8,8 @@ from collections.abc import Callable
 from html import escape
 from typing import Any
 
-from shardwright.report.words import human_count, human_seconds
 from shardwright.search.objective import OVER_MEMORY_S, Progress
+from shardwright.units import human_count, human_seconds
 
 EVERY_S = 0.2  # between two updates of a cell
 

@@ -98,6 +98,16 @@ def read_options(**given: Any) -> Options:
     return Options(**given)
 
 
+def asked_again(record: PlanRecord) -> dict[str, Any]:
+    """The options of partition() that a plan was asked for with, but for its tactics."""
+    asked = record.asked
+    return {
+        "mesh": record.mesh, "device": record.device, "memory": asked.memory, "seed": asked.seed,
+        "labels": asked.labels or None, "donate_argnums": asked.donate_argnums,
+        "static_argnums": asked.static_argnums, "tie": asked.tie, "overlap": record.cost.overlap,
+    }  # fmt: skip
+
+
 def _shared(share: Any) -> tuple[Placed | Call, ...]:
     """What `share=` names: where plans have their arrays, and calls to plan for as well."""
     given = share if isinstance(share, list | tuple) else [] if share is None else [share]
@@ -149,13 +159,13 @@ _NUMBERS: dict[str, tuple[Any, type, str, str, float, float]] = {
 _MAY_BE_NONE = ("memory", "seconds", "timeout", "overlap")
 
 
-def number(name: str, given: Any) -> Any:
+def number(name: str, given: Any, *, least: float = 0) -> Any:
     """The option as Python's number, not NumPy's, which no plan file holds; raises for others."""
     if given is None and name in _MAY_BE_NONE:
         return None
-    taken, kind, what, example, least, most = _NUMBERS[name]
+    taken, kind, what, example, smallest, most = _NUMBERS[name]
     is_number = isinstance(given, taken) and not isinstance(given, bool)
-    if not is_number or not least <= given <= most:
+    if not is_number or not max(least, smallest) <= given <= most:
         raise ShardwrightError(
             f"{name} must be {what}, got {given!r:.60}", try_=f"{name}={example}"
         )

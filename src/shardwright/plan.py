@@ -13,21 +13,23 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jax.tree_util import keystr
 
 from shardwright import _jax
-from shardwright.agreement import leaving_word, meet
 from shardwright.binding import Bound, bind_record, call_types, check_arguments
 from shardwright.cost.breakdown import Breakdown
 from shardwright.cost.cost import Cost
 from shardwright.cost.devices import Device
 from shardwright.cost.model import model_ir
 from shardwright.errors import ShardwrightError
+from shardwright.job import leaving_word, meet
 from shardwright.lowering.jit import PlannedFunction, as_set, jax_mesh, sharding
 from shardwright.lowering.local import from_local, local_part
 from shardwright.lowering.specs import partition_spec
 from shardwright.lowering.steps import Steps
 from shardwright.lowering.unchanged import check_types
 from shardwright.mesh import Mesh
-from shardwright.program.arguments import Signature, check_callable, sign
+from shardwright.options import number
+from shardwright.program.arguments import Signature, sign
 from shardwright.program.build import build
+from shardwright.program.calls import check_callable
 from shardwright.program.fingerprint import content
 from shardwright.program.tracing import trace_jaxpr
 from shardwright.program.types import Program, format_type
@@ -39,6 +41,8 @@ from shardwright.spmd.ir import Collective, Ir
 
 if TYPE_CHECKING:
     from shardwright.report.picture import Picture
+
+SOONEST_S = 1e-3  # after which a compiler may be ended
 
 
 class Plan:
@@ -272,9 +276,9 @@ class Plan:
     def place(self, /, *args: Any, mesh: Any = None, **kwargs: Any) -> Any:
         """The arguments on the devices, split as planned; one argument gives one value back.
 
-        What the function donates is copied, so that your own arrays stay; else an array that is
-        in its place already is that array. A jax.ShapeDtypeStruct gets its sharding, to restore a
-        checkpoint into, say.
+        Your own arrays stay whatever is donated later: what comes back shares no buffers with
+        them, unless it is that array, in its place already and not donated by the function. A
+        jax.ShapeDtypeStruct gets its sharding, to restore a checkpoint into, say.
         """
         on, bound = as_set(jax_mesh(self.mesh, mesh)), self._bound
         self._meet(on)
@@ -382,6 +386,7 @@ class Plan:
         """
         from shardwright.referee.verify import reporting, verify_plan
 
+        seed, timeout = number("seed", seed), number("timeout", timeout, least=SOONEST_S)
         with reporting(progress, f"compiling for {target or 'the current devices'}"):
             return verify_plan(
                 self, target, run=run, seed=seed, args=args, kwargs=kwargs, timeout=timeout
@@ -451,9 +456,9 @@ def _forms(tree: Any) -> Any:
 
 
 def _put(leaf: Any, place: NamedSharding, *, own: bool) -> Any:
-    """A leaf in its sharding; `own`: in buffers that the caller's array does not share."""
+    """A leaf in its sharding, the caller's array itself if it is there and not to be `own`."""
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place)
-    if own and isinstance(leaf, jax.Array):  # device_put shares what is there already
-        leaf = jax.numpy.copy(leaf)
+    if isinstance(leaf, jax.Array) and (own or leaf.sharding != place):
+        leaf = jax.numpy.copy(leaf)  # device_put shares buffers that are on their device already
     return jax.device_put(leaf, place)

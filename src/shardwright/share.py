@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 from shardwright.analysis.analysis import Analysis
 from shardwright.errors import ShardwrightError
 from shardwright.mesh import Mesh
-from shardwright.program.arguments import function_name
+from shardwright.program.calls import function_name
 from shardwright.program.types import LITERAL, format_type
 from shardwright.record.types import PlanRecord, Spec
+from shardwright.search.requests import Dims
 from shardwright.search.roles import find_roles
-from shardwright.search.wishes import Dims
 
 Arrays = Mapping[str, str]  # {path: type}
 _STEP = re.compile(r"\['?(.*?)'?\]|\.?([^.\[]+)")  # of a path: ['w'], [0], .w

@@ -9,7 +9,6 @@ from itertools import zip_longest
 from jax.sharding import PartitionSpec
 
 from shardwright.analysis.analysis import Analysis, analyze_program
-from shardwright.analysis.table import human_bytes
 from shardwright.cost.model import CostModel
 from shardwright.errors import NoPlanFits, ShardwrightError
 from shardwright.lowering.specs import partition_spec
@@ -21,13 +20,14 @@ from shardwright.record.build import specs_of
 from shardwright.report.words import change, human_seconds
 from shardwright.search.baselines import baselines
 from shardwright.search.meshes import search_meshes
+from shardwright.search.requests import constrained_model
 from shardwright.search.roles import find_roles
 from shardwright.search.screen import screen
 from shardwright.search.search import Found
 from shardwright.search.tactics import Context, NotApplicable
-from shardwright.search.wishes import constrained_model
 from shardwright.share import Call, Placed, Shared, place_as_in
 from shardwright.spmd.decisions import Decisions, decide, empty
+from shardwright.units import human_bytes
 
 SCREENED = 8  # placements of the parameters that are looked at for all functions, fastest first
 KEPT = 2  # of those, the ones that get a full search

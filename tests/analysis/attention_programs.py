@@ -11,10 +11,6 @@ from jax import lax
 Array = jax.Array
 
 
-def f32(*shape: int) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(shape, jnp.float32)
-
-
 def attend(q: Array, k: Array, v: Array, mask: bool = False) -> Array:
     scores = q @ k.T
     if mask:

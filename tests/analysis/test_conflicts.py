@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from tests.arrays import f32
+
 from .attention_programs import (
     attention_in_scan,
     attention_layers,
     causal_attention,
     cross_attention,
-    f32,
     gram,
     grouped_heads,
     pairwise,

@@ -9,8 +9,8 @@ import pytest
 from shardwright.analysis import analyze_program
 from shardwright.program import trace
 from shardwright.zoo.training import adamw, first_state, make_train_step
+from tests.arrays import f32
 
-from .attention_programs import f32
 from .partitions import analyze
 
 B, D, F = 32, 16, 64

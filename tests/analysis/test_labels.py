@@ -8,8 +8,8 @@ from shardwright import zoo
 from shardwright.analysis.analysis import check_labels
 from shardwright.analysis.labels import labels_of, patterns, short_label, unique_labels
 from shardwright.errors import ShardwrightError
+from tests.arrays import f32
 
-from .attention_programs import f32
 from .partitions import analyze
 
 TRAIN = zoo.programs("tiny")["transformer_train"]

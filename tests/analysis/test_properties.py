@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from shardwright import zoo
 from shardwright.analysis import Analysis
-from shardwright.program.invariants import check
 from shardwright.program.types import LITERAL
 from tests.program.evaluate import assert_same_results
+from tests.program.invariants import check
 from tests.tiny import analysis_of
 
 from .partitions import analyze, dim_atoms, partition

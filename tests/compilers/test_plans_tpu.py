@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import pytest
 
 import shardwright as sw
-from shardwright.lowering import perform
+from shardwright.lowering import shards
 from shardwright.lowering.workarounds import WORKAROUNDS
 from tests.compilers.plans import plan_for
 
@@ -71,7 +71,7 @@ def test_a_dim_that_is_scattered_must_lead(monkeypatch: pytest.MonkeyPatch) -> N
     def in_place(part: Any, axes: tuple[str, ...], dim: int) -> Any:
         return jax.lax.psum_scatter(part, axes, scatter_dimension=dim, tiled=True)
 
-    monkeypatch.setattr(perform, "scattered", in_place)
+    monkeypatch.setattr(shards, "scattered", in_place)
     found = gradient_plan((1, 1)).verify("tpu:v5e:4x4").traffic.rows
     name = "scattered dim must lead"
     assert any(row.kind == "all-reduce" for row in found), f"no longer: {WORKAROUNDS[name]}"

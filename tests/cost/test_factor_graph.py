@@ -9,9 +9,10 @@ import pytest
 
 import shardwright.cost.factor_graph as factor_graph
 from shardwright.search.space import Space
-from shardwright.spmd.decisions import decide_all
-from tests.search.programs import model_of
-from tests.search.test_respond import random_states
+from shardwright.spmd.decisions import decide, decide_all
+from shardwright.spmd.layout import REPLICATED
+from tests.search.programs import HIDES_ALL, model_of
+from tests.search.test_best_response import random_states
 
 CASES = [
     ("mlp_grad", {"x": 2, "y": 4}),
@@ -58,6 +59,31 @@ def test_tables_too_large_for_numbers(
     assert wide.graph._wide
     np.testing.assert_array_equal(wide.evaluate(decisions).step_s, expected.step_s)
     np.testing.assert_array_equal(wide.evaluate(decisions).peak_bytes, expected.peak_bytes)
+
+
+@pytest.mark.parametrize("name, mesh", CASES)
+@pytest.mark.parametrize("overlap", [None, 0.5])
+def test_one_layout_stored_in_another_way(
+    name: str, mesh: dict[str, int], overlap: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looking up what sees it gives the seconds of the whole step, also in wide tables."""
+    monkeypatch.setattr(factor_graph, "MOST_CELLS", 1 << 30)
+    model = model_of(name, mesh, HIDES_ALL, overlap)
+    sizes, whole = model.mesh.sizes, (REPLICATED,) * len(mesh)
+    changes = [
+        (i, placement)
+        for i, layout in enumerate(model.layouts.table)
+        for placement in [whole, *[(j, *whole[1:]) for j in range(len(layout.atoms))]]
+        if layout.pinned is None and layout.can_store(placement, sizes)
+    ]
+    for state in random_states(Space(model), 3):
+        now = decide(state)
+        found = model.changed_s(*model.place([now]), changes, worth=0.0)
+        whole_steps = model.evaluate([now.override({i: p}) for i, p in changes]).step_s
+        np.testing.assert_allclose(found, whole_steps, rtol=1e-9)
+        worthy = model.changed_s(*model.place([now]), changes, worth=0.1)
+        saved = whole_steps < model.cost(now).step_s * (1 - 0.1)
+        np.testing.assert_allclose(worthy[saved], whole_steps[saved], rtol=1e-9)
 
 
 def test_it_prints_a_line_for_each_factor() -> None:

@@ -24,6 +24,7 @@ from shardwright.program.tracing import trace
 from shardwright.referee.verify import peak_bytes
 from shardwright.rules.indexing import SCATTER_WORDS
 from shardwright.spmd.decisions import Decisions, empty
+from tests.arrays import f32
 
 HOST = device("cpu")
 # The same buffers without the habits.
@@ -34,10 +35,6 @@ PLAIN = replace(
 N, C, LENGTH = 128, 8, 4
 ARRAY = 4 * N * N
 IMAGE = 4 * C * 16 * 16 * C
-
-
-def f32(*shape: int) -> Any:
-    return jax.ShapeDtypeStruct(shape, jnp.float32)
 
 
 X, WEIGHT, THIN = f32(N, N), f32(N, N), f32(N, 2)
@@ -106,6 +103,10 @@ def waits(x: Any, w: Any, v: Any) -> Any:
     return (first + w @ x) @ v
 
 
+def grouped(x: Any, w: Any) -> Any:
+    return lax.ragged_dot(x, w, jnp.full(4, N // 4))
+
+
 # Program, arguments, what the host holds more at the peak, how far the compiler is from that.
 HABITS: dict[str, tuple[Any, list[Any], int, float]] = {
     "a long sum reads memory": (long_sum, [X], ARRAY, 0.10),
@@ -127,6 +128,15 @@ HABITS: dict[str, tuple[Any, list[Any], int, float]] = {
     "indices of a batch": (
         scattered_in_rows, [X, jax.ShapeDtypeStruct((N, N, 1), jnp.int32), X],
         2 * ARRAY + SCATTER_WORDS * 64, 0.15,
+    ),
+    "rows of each group": (grouped, [X, f32(4, N, C)], 4 * ARRAY + 4 * 4 * N * C, 0.10),
+    "weights of each group": (
+        lambda x, w, slopes: jax.vjp(lambda w: grouped(x, w), w)[1](slopes),
+        [X, f32(4, N, C), f32(N, C)], 4 * ARRAY + 4 * 4 * N * C, 0.10,
+    ),
+    "columns that are updated": (
+        lambda x, i, u: x.at[:, i].add(u),
+        [f32(N, C), jax.ShapeDtypeStruct((N,), jnp.int32), X], ARRAY + SCATTER_WORDS * 64, 0.10,
     ),
     "padded for two readers": (padded_for_two, [X], 4 * (N + 2) ** 2, 0.10),
     "what can run does": (waits, [X, WEIGHT, THIN], ARRAY, 0.15),

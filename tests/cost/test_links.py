@@ -164,6 +164,25 @@ def test_latency_grows_with_the_ring(nodes: int, latency_s: float) -> None:
 def test_ironwood(bytes: float, bytes_per_s: float) -> None:
     seconds = Network({"x": 2, "y": 2}, "tpu-7x").seconds("all-gather", ("x", "y"), bytes * 4 / 3)
     assert bytes / seconds == pytest.approx(bytes_per_s, rel=0.05)
+    cores = Network({"x": 2, "y": 4}, "tpu-7x-core")  # JAX's devices
+    seconds = cores.seconds("all-gather", ("x", "y"), bytes * 4 / 3)
+    assert bytes / seconds == pytest.approx(bytes_per_s, rel=0.10)
+
+
+def test_cores_of_a_chip_are_nearer_than_chips() -> None:
+    """jax#39340: core to core about 6 times a link; two cores share the links of their chip."""
+    network = Network({"x": 4, "y": 4, "z": 4, "cores": 2}, "tpu-7x-core")
+    assert [row.link for row in network.describe()] == [*["ring of 4"] * 3, "2 in chip"]
+    slope = {axis: network.curve("all-gather", (axis,)).s_per_byte for axis in network.mesh.names}
+    assert slope["cores"] == pytest.approx(1 / 2 / 6e11)
+    assert slope["z"] == pytest.approx(3 / 4 / (2 * 4.5e10))
+    both = network.curve("all-gather", ("z", "cores"))  # what one core receives the other has too
+    chips = Network({"x": 4, "y": 4, "z": 4}, "tpu-7x").curve("all-gather", ("z",))
+    assert both.s_per_byte == pytest.approx(chips.s_per_byte) == pytest.approx(3 / 4 / 1.8e11)
+    shared = Network({"x": 4, "y": 4, "z": 8}, "tpu-7x-core")
+    assert shared.describe()[2].link == "2 in chip + ring of 4"
+    exchange = shared.curve("all-to-all", ("z",))  # a quarter of the shards of both passes a link
+    assert exchange.s_per_byte == pytest.approx(2 * 4 / 4 / 1.8e11)
 
 
 def test_small_messages_h100_are_not_absurd() -> None:

@@ -18,15 +18,12 @@ from shardwright.cost.model import CostModel
 from shardwright.mesh import Mesh
 from shardwright.program.tracing import trace
 from shardwright.spmd.decisions import Decisions, empty
+from tests.arrays import f32
 from tests.spmd.lists import decided
 
 B, D, F, O, L = 256, 64, 512, 32, 6
 N = 4  # devices
 V6E = device("tpu-v6e")
-
-
-def f32(*shape: int) -> Any:
-    return jax.ShapeDtypeStruct(shape, jnp.float32)
 
 
 def forward(x: Any, w1: Any, w2: Any) -> Any:
@@ -275,3 +272,22 @@ def test_results_on_the_host_are_named() -> None:
 
     plan = sw.partition(step, f32(64, 64), f32(64, 64), mesh={"x": N}, device="tpu-v6e")
     assert any(note.startswith("result: in the host's memory") for note in plan.record.notes)
+
+
+def peak_on_one(fn: Any, *args: Any, donated: tuple[int, ...] = ()) -> int:
+    """The peak of a function on one device."""
+    analysis = analyze_program(trace(fn, *args, donate_argnums=donated))
+    return CostModel(analysis, Mesh({"x": 1}), V6E).cost(Decisions(empty(1))).peak_bytes
+
+
+def test_a_cache_that_a_loop_gives_back_is_there_twice() -> None:
+    """It enters as a stack and leaves as another, which is copied to the donated one at the end."""
+
+    def decode(cache: Any, x: Any) -> Any:
+        def layer(x: Any, entry: Any) -> Any:
+            entry = jax.lax.dynamic_update_slice(entry, x, (0, 0))
+            return x + entry.sum(), entry
+
+        return jax.lax.scan(layer, x, cache)[::-1]
+
+    assert peak_on_one(decode, f32(L, B, D), f32(1, D), donated=(0,)) >= 2 * 4 * L * B * D

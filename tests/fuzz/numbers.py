@@ -85,6 +85,20 @@ def fails_alone(fn: Any, case: Case, failure: str) -> bool:
     return False
 
 
+def jax_refuses(fn: Any, case: Case) -> str:
+    """What plain JAX says where it does not run a program at all; nothing where it does.
+
+    Derivatives of a `custom_jvp` by what its rule closes over can be traced, and not run.
+    """
+    try:
+        jax.block_until_ready(jax.jit(fn)(*case.inputs()))
+    except jax.errors.JaxRuntimeError:
+        return ""  # XLA fails, on a program
+    except Exception as error:
+        return f"{type(error).__name__}: {error!s:.300}"
+    return ""
+
+
 def _complaint(text: str) -> Any:
     """What XLA complains of: lines of its own code, or its words up to an instruction's name."""
     lines = re.findall(r"\w+\.cc:\d+", text)

@@ -17,12 +17,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from tests.fuzz.generator import FOUND, generate
 from tests.fuzz.judge import PEAK_BYTES, TOLERATED, Verdict, bytes_off, holds, moves, peak_low
 
-BATCH = 40  # programs of one child
+BATCH = 100  # programs of one child: each imports JAX
 LIMIT_S = 120.0  # of one program
 HASHED = 50  # one program in so many is planned under two hash seeds
 # Eight devices on few cores wait for each other in as many threads as the pool has. Machine code is
@@ -198,11 +199,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--only", type=int, help="one seed: print the program and its findings")
     parser.add_argument("--shrink", action="store_true", help="with --only: make it small")
-    parser.add_argument("--out", help="write verdicts as JSON lines")
+    parser.add_argument("--out", help="add verdicts as JSON lines; seeds found there are not run")
     options = parser.parse_args(argv)
     if options.only is not None:
         return _one(options.only, options.shrink)
     started = time.monotonic()
+    seeds = range(options.seed, options.seed + options.count)
+    earlier = [v for v in _read_verdicts(options.out) if v.seed in seeds]
+    left = sorted({*seeds}.difference(v.seed for v in earlier))
     out: Any = open(options.out, "a") if options.out else None  # noqa: SIM115
     seen = [0]
 
@@ -215,11 +219,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         if seen[0] % 50 == 0:
             print(f"-- {seen[0]} programs, {time.monotonic() - started:.0f} s", flush=True)
 
-    seeds = range(options.seed, options.seed + options.count)
-    verdicts = run_many(seeds, jobs=options.jobs, report=report)
+    verdicts = earlier + run_many(left, jobs=options.jobs, report=report)
     verdicts += other_hashes(seeds[::HASHED])
     print(table(verdicts))
     return 1 if faults(verdicts) else 0
+
+
+def _read_verdicts(file: str | None) -> list[Verdict]:
+    """The verdicts that an earlier run wrote to a file, if there is one."""
+    if file is None or not Path(file).exists():
+        return []
+    rows = map(json.loads, Path(file).read_text().splitlines())
+    return [Verdict(**{**row, "findings": [(*f,) for f in row["findings"]]}) for row in rows]
 
 
 def _one(seed: int, shrink: bool) -> int:

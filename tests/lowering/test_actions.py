@@ -21,11 +21,8 @@ from shardwright.lowering.jit import jax_mesh
 from shardwright.lowering.steps import Steps, make_steps
 from shardwright.mesh import Mesh
 from shardwright.program.tracing import trace
+from tests.arrays import f32
 from tests.spmd.lists import decided
-
-
-def f32(*shape: int) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(shape, jnp.float32)
 
 
 def mlp(x: Any, up: Any, down: Any) -> Any:

@@ -147,13 +147,24 @@ def sorted_on_each_device(x: jax.Array, router: jax.Array, w: jax.Array) -> jax.
     return jax.shard_map(sorted_experts, in_specs=specs, out_specs=P("data"))(x, router, w)
 
 
+def sorted_and_numbered(x: jax.Array, router: jax.Array, w: jax.Array) -> jax.Array:
+    """Where a row stands among those of all experts is added to it: it sees the order."""
+    choice = jnp.argmax(x @ router, axis=-1)
+    order, sizes = jnp.argsort(choice), jnp.bincount(choice, length=GROUPS)
+    sent = x[order] + jnp.arange(len(x), dtype=x.dtype)[:, None]
+    return lax.ragged_dot(sent, w, sizes)[jnp.argsort(order)]
+
+
 def test_sorting_on_each_device_gives_the_same_and_moves_nothing() -> None:
-    """The plan of a sort over the whole batch says so, and at which lines."""
+    """A plan does it by itself; where the order is seen it says so, and at which lines."""
     args = X, jax.random.normal(jax.random.key(2), (K, GROUPS)), W
     pins = [sw.Pin("x", 0, "data"), sw.Replicate("w")]
-    everywhere = sw.partition(sorted_experts, *args, mesh=MESH, tactics=pins, seconds=0.2)
+    own = sw.partition(sorted_experts, *args, mesh=MESH, tactics=pins, seconds=0.2)
+    assert not own.collectives and not any("sorted" in note for note in own.record.notes)
+    everywhere = sw.partition(sorted_and_numbered, *args, mesh=MESH, tactics=pins, seconds=0.2)
     (note,) = [note for note in everywhere.record.notes if "sorted" in note]
     assert "ragged_dot_general at test_ragged.py" in note and "jax.shard_map" in note
+    assert "add at test_ragged.py" in note and "looks at their order" in note
     plan = sw.partition(sorted_on_each_device, *args, mesh=MESH, tactics=pins, seconds=0.2)
     assert not plan.collectives and not any("sorted" in note for note in plan.record.notes)
     got = plan.jit(sorted_on_each_device)(*plan.place(*args))

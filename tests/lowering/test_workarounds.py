@@ -89,6 +89,13 @@ def updated_beyond(put: Constrain, x: Any, i: Any) -> Any:
     return jnp.tanh(put(lax.dynamic_update_slice(x, jnp.ones(1), (i,)), "a"))
 
 
+def gathered_beyond(put: Constrain, x: Any, i: Any) -> Any:
+    """One slice on each device, of a part of a dim, which its result is split along."""
+    numbers = lax.GatherDimensionNumbers((1,), (0,), (0, 1))
+    parts = lax.gather(put(x), put(i, "a"), numbers, (1, 16), mode="clip")
+    return put(put(parts, "a"), "a", "b")
+
+
 def rows_and_channels(put: Constrain, x: Any, w: Any) -> Any:
     x, w = put(x, None, "a"), put(w, None, None, None, "b")
     return put(conv(x, w), None, "a", None, "b")
@@ -105,6 +112,8 @@ IMAGE, KERNEL = f32(4, 16, 16, 8), f32(3, 3, 8, 8)
 @pytest.mark.parametrize("name, fn, args, mesh", [
     (MERGED, sliced_beyond, (f32(32), np.int32(20)), {"a": 2}),
     (MERGED, updated_beyond, (f32(30), np.int32(31)), {"a": 4}),  # the last part is padded
+    (MERGED, gathered_beyond, (f32(4, 32), np.array([[1, 20], [3, 40]], np.int32)),
+     {"a": 2, "b": 2}),
     (CONVOLUTIONS, rows_and_channels, (IMAGE, KERNEL), {"a": 2, "b": 2, "c": 2}),
     (CONVOLUTIONS, positions_and_channels, (IMAGE, KERNEL), {"a": 2, "b": 2, "c": 2}),
 ])  # fmt: skip

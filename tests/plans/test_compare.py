@@ -20,14 +20,15 @@ from click.testing import CliRunner
 from jax.sharding import PartitionSpec
 
 import shardwright as sw
-from shardwright import cache, processes
+from shardwright import cache, forks
 from shardwright.analysis import analyze_program
 from shardwright.cli import main
-from shardwright.record.comparison import Row, pareto_front
+from shardwright.record.comparison import ComparisonRecord, Row, pareto_front
 from shardwright.search.items import Items, count_items
 from shardwright.search.objective import Progress
 from shardwright.zoo import transformer
 
+cli_variants = sys.modules["shardwright.cli.variants"]
 compare = sys.modules["shardwright.compare"]  # the module; sw.compare is its function
 MESH = {"data": 4, "model": 2}
 LAYERS, WIDTH, ROWS = 4, 64, 256
@@ -209,6 +210,24 @@ def test_what_cannot_be_best_is_not_searched() -> None:
     assert "quick look" in str(found)
 
 
+def test_long_names_stay_within_a_terminal() -> None:
+    """In rows, as the best, and where another row has the same program."""
+    word = "a_step_whose_name_is_one_word_of_more_than_half_the_width_of_a_terminal"
+    cost = sw.plan.Cost(compute_s=1.0, peak_bytes=8)
+    rows = tuple(
+        Row(
+            variant=name, mesh="data=2 x model=4", devices=8, device=device, limit_bytes=80,
+            items=1.0, cost=cost, searched=device == "h100", same_as="" if i < 2 else word,
+        )
+        for i, name in enumerate((word, f"{'many words ' * 12}", "short"))
+        for device in ("h100", "tpu-v5e")
+    )  # fmt: skip
+    record = ComparisonRecord(per="token", rows=rows, best=0, pareto=(0,))
+    text = str(sw.Comparison(record, (), None))
+    assert max(map(len, text.splitlines())) <= 80
+    assert "8 x tpu-v5e; quick look" in text
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_the_pareto_front(seed: int) -> None:
     random = np.random.default_rng(seed)
@@ -317,7 +336,7 @@ def test_bad_input(given: Any, options: dict[str, Any], message: str) -> None:
 
 @pytest.fixture
 def always_fork(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "PAYS_S", -1.0)
+    monkeypatch.setattr(forks, "PAYS_S", -1.0)
 
 
 def test_children_find_what_one_process_finds(always_fork: None) -> None:
@@ -331,8 +350,8 @@ def test_children_find_what_one_process_finds(always_fork: None) -> None:
 def test_work_of_a_child_that_dies_or_stands_still_is_done_here(
     always_fork: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes, "STUCK_S", 0.5)
-    monkeypatch.setattr(processes, "_LOOK_S", 0.1)
+    monkeypatch.setattr(forks, "STUCK_S", 0.5)
+    monkeypatch.setattr(forks, "_LOOK_S", 0.1)
     here = os.getpid()
     held = threading.Lock()
     held.acquire()
@@ -344,13 +363,13 @@ def test_work_of_a_child_that_dies_or_stands_still_is_done_here(
             held.acquire()  # which nobody will release
         return i * i, os.getpid() == here
 
-    found = processes.run_all([functools.partial(task, i) for i in range(5)], 3)
+    found = forks.run_all([functools.partial(task, i) for i in range(5)], 3)
     assert found == [(0, True), (1, True), (4, True), (9, False), (16, False)]
 
 
 def test_short_work_is_not_forked() -> None:
     start, here = time.monotonic(), os.getpid()
-    assert processes.run_all([os.getpid] * 3, 8) == [here] * 3
+    assert forks.run_all([os.getpid] * 3, 8) == [here] * 3
     assert time.monotonic() - start < 1
 
 
@@ -389,7 +408,7 @@ def test_the_command_line(steps: None) -> None:
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
     assert lines[0] == "all on 8 x h100"
-    assert lines[1].split() == ["variant", "mesh", "per", "example", "step", "memory"]
+    assert lines[1].split() == ["per", "example", "step", "memory", "variant"]
     assert "* best: square on " in result.stdout
     assert "broken failed while being traced" in result.stdout
     page = Path("page.html").read_text()
@@ -411,6 +430,13 @@ def test_the_command_line_with_a_grid(steps: None) -> None:
         f"power={p}, rows={r}" for p in (2, 3) for r in (32, 64)
     ]
     assert [row["items"] for row in record["rows"]] == [32, 64, 32, 64]
+
+
+def test_words_of_a_grid_stay_words() -> None:
+    """`none` is the name of a policy; nothing is written None, as in Python."""
+    assert cli_variants._axis("remat=none,None,true,8,dots") == (
+        "remat", ["none", None, True, 8, "dots"],
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

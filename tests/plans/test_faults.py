@@ -24,7 +24,7 @@ from shardwright.referee.compiled import (
     totals,
 )
 from shardwright.referee.equivalences import compare_traffic
-from shardwright.referee.verify import LINK_TOLERANCE
+from shardwright.referee.verification import LINK_TOLERANCE
 from shardwright.zoo.example import QUICK
 from tests.plans.runs import DEVICES
 
@@ -99,6 +99,11 @@ ENTRIES = {
         gradient_of_sum(lambda x, i: jnp.take_along_axis(jnp.tanh(x), i, 1)),
         (f32(10, 24), ints(24, 10, 6)), FOUR,
     ),
+    "one entry of each row": Row(
+        lambda x, u, i: jnp.sin(jax.vmap(
+            lambda row, one, at: lax.dynamic_update_slice(row, one, (at,)))(x, u, i)),
+        (f32(3, 3), f32(3, 1), ints(3, 3)), {"x": 3, "y": 2},
+    ),
 }  # fmt: skip
 
 # XLA merges a slice with the one that takes a device's part of its result, and loses the clamp of
@@ -114,6 +119,33 @@ STARTS = {
             lax.dynamic_update_slice(jnp.sin(x), jnp.ones(1), (i,))), 30, FOUR),
         ("index", lambda x, i: jnp.cos(lax.dynamic_index_in_dim(jnp.sin(x), i)), 8, TWO),
     ]
+}  # fmt: skip
+
+
+def slices_of_rows(x: Any, i: Any) -> Any:
+    return jax.vmap(lambda row, start: lax.dynamic_slice(row, (start,), (16,)))(x, i)
+
+
+def parts(mode: str) -> Callable[..., Any]:
+    """Slices of 4 rows and 8 columns, their starts both by index."""
+    numbers = lax.GatherDimensionNumbers((0, 2), (), (0, 1))
+    return lambda x, i: jnp.cos(lax.gather(jnp.sin(x), i, numbers, (4, 8), mode=mode))
+
+
+# A gather of which each device has one slice is a dynamic slice to XLA.
+BEYOND = np.array([20, 3, 99, -99], np.int32)
+STARTS |= {
+    "of each row": Row(lambda x, i: jnp.cos(slices_of_rows(jnp.sin(x), i)), (f32(4, 32), BEYOND),
+                       FOUR_TWO),
+    "gradient of each row": Row(
+        gradient_of_sum(lambda x, i: slices_of_rows(jnp.sin(x), i)), (f32(4, 32), BEYOND), FOUR_TWO
+    ),
+} | {
+    f"of two dims, {mode}": Row(
+        parts(mode), (f32(8, 16), np.array([[3, 11], [9, -1]], np.int32)), {"x": 2, "y": 2},
+        pins(("i", 0, "x")),
+    )
+    for mode in ("clip", "fill")
 }  # fmt: skip
 
 

@@ -533,6 +533,28 @@ def test_donation_leaves_the_callers_arrays(
     np.testing.assert_array_equal(mine, np.ones((8, 32)))
 
 
+@pytest.mark.parametrize("where", ["on one device", "replicated"])
+@pytest.mark.parametrize("ejected", [False, True])
+def test_a_later_donation_leaves_the_callers_arrays(where: str, ejected: bool) -> None:
+    """By a jit that the plan knows nothing of, of an argument that has a buffer in its place."""
+    plan = sw.partition(
+        update, W, X, mesh={"data": 4}, tactics=[sw.Replicate("w"), sw.Pin("x", 0, "data")],
+        seconds=0.1,
+    )  # fmt: skip
+    whole = jax.make_mesh((4,), ("z",), devices=jax.devices()[:4])
+    everywhere = jax.sharding.NamedSharding(whole, P())
+    there = everywhere if where == "replicated" else jax.devices()[0]
+    mine = jax.device_put(np.ones((8, 32)), there)
+    if ejected:
+        module: dict[str, Any] = {}
+        exec(plan.to_python(), module)
+        placed = module["place"](module["make_mesh"](jax.devices()[:4]), mine, X)[0]
+    else:
+        placed = plan.place(mine, X)[0]
+    jax.jit(lambda w: w * 2, donate_argnums=0, out_shardings=placed.sharding)(placed)
+    assert placed.is_deleted() and not mine.is_deleted()
+
+
 def test_place_shares_what_is_not_donated() -> None:
     plan = make()
     placed = plan.place(X, W)

@@ -14,7 +14,7 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 import shardwright as sw
-from shardwright.program.invariants import check
+from tests.program.invariants import check
 
 MESH = {"data": 4, "model": 2}
 B, D, F, F32 = 256, 64, 128, 4

@@ -31,6 +31,8 @@ FOUND: list[tuple[str, str, dict[str, Any]]] = [
     ("transformer_decode", "2x2x2", {}),
     ("llama_decode", "4x2", {"memory_share": 0.5}),
     ("moe_forward", "4x2", {}),
+    ("mixtral_train", "4x2", {}),
+    ("deepseek_train", "8", {}),
     ("gnn_forward", "8", {"device": "slow links"}),
     ("vit_forward", "4x2", {"device": "fast links"}),
     ("resnet_forward", "8", {}),

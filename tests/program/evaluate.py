@@ -15,9 +15,9 @@ import numpy as np
 from shardwright import _jax
 from shardwright.program.arguments import sign
 from shardwright.program.build import build
-from shardwright.program.invariants import check
 from shardwright.program.tracing import trace_jaxpr
 from shardwright.program.types import LITERAL, TOP, Op, Program, Region
+from tests.program.invariants import check
 
 
 def assert_same_results(fn: Any, *args: Any, **kwargs: Any) -> Program:

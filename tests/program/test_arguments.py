@@ -15,16 +15,13 @@ import pytest
 
 from shardwright.errors import ShardwrightError
 from shardwright.program import trace
-from shardwright.program.invariants import check
 from shardwright.program.types import Program, format_type
+from tests.arrays import f32
+from tests.program.invariants import check
 
 from .evaluate import assert_same_results
 
 Array = jax.Array
-
-
-def f32(*shape: int) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(shape, jnp.float32)
 
 
 def inputs(program: Program) -> list[str]:

@@ -11,8 +11,8 @@ from jax import lax
 from shardwright import zoo
 from shardwright.errors import ShardwrightError
 from shardwright.program import Program, trace
-from shardwright.program.invariants import check
 from tests.frameworks.programs import PROGRAMS
+from tests.program.invariants import check
 from tests.tiny import analysis_of
 
 ZOO = zoo.programs("tiny")

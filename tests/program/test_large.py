@@ -6,8 +6,8 @@ from dataclasses import replace
 import jax
 
 from shardwright.program import trace
-from shardwright.program.invariants import check
 from shardwright.zoo import transformer
+from tests.program.invariants import check
 
 
 def test_400_billion_parameters_trace_without_memory() -> None:

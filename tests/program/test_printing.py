@@ -13,12 +13,9 @@ from jax import lax
 
 from shardwright import zoo
 from shardwright.program import trace
+from tests.arrays import f32
 
 Array = jax.Array
-
-
-def f32(*shape: int) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(shape, jnp.float32)
 
 
 def mlp(x: Array, w1: Array, w2: Array) -> Array:

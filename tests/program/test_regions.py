@@ -12,9 +12,9 @@ import pytest
 from jax import lax
 
 from shardwright.program import trace
-from shardwright.program.invariants import check
 from shardwright.program.ties import Tie
 from shardwright.program.types import Program
+from tests.program.invariants import check
 
 from .evaluate import assert_same_results
 
@@ -298,3 +298,15 @@ def test_dead_code_is_dropped_and_keys_stay_those_of_the_jaxpr() -> None:
     check(program)
     assert [op.name for op in program.ops] == ["add", "return"]
     assert [op.key for op in program.ops] == [(2,), (Tie.RETURN, 0)]
+
+
+def test_a_loop_whose_body_has_an_op_without_results_is_counted() -> None:
+    def body(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        i, x = carry
+        jax.debug.print("{}", i)
+        return i + 1, jnp.sin(x)
+
+    def loop(x: jax.Array) -> jax.Array:
+        return jax.lax.while_loop(lambda carry: carry[0] < 5, body, (jnp.int32(0), x))[1]
+
+    assert {r.trips for r in trace(loop, jnp.ones(4)).regions[1:]} == {5}

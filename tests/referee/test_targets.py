@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,11 +20,12 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from shardwright._jax import Portable
 from shardwright.errors import ShardwrightError
 from shardwright.referee import process
-from shardwright.referee.child import Request
 from shardwright.referee.compiled import involuntary_remats, totals
 from shardwright.referee.host_child import compile_in_child
+from shardwright.referee.messages import Request
 from shardwright.referee.process import _environment, ask
 from shardwright.referee.targets import (
     Target,
@@ -166,10 +166,8 @@ def test_a_missing_extra_is_named(
 
 def test_this_process_and_a_child_compile_the_same_program() -> None:
     here = compile_for(parse_target(None), build, shapes(), mesh=MESH)
-    child, _ = compile_in_child(build, shapes(), {}, MESH, 8)
-    assert child.memory == {
-        name: getattr(here.memory, name) for name in here.memory.__dataclass_fields__
-    }
+    child, _ = compile_in_child(build, shapes(), MESH, 8)
+    assert child.memory == here.memory
     there = compile_for(parse_target("cpu:8"), build, shapes(), mesh=MESH)  # in this process
     assert totals(there.collectives) == totals(here.collectives)
 
@@ -211,7 +209,7 @@ def test_warnings_come_back_from_here_and_from_a_child() -> None:
     here = compile_for(parse_target("cpu:8"), reshards, args, mesh=MESH)
     again = compile_for(parse_target("cpu:8"), reshards, args, mesh=MESH)  # not from a cache
     assert involuntary_remats(again.stderr) == 1
-    _, printed = compile_in_child(reshards, args, {}, MESH, 8)
+    _, printed = compile_in_child(reshards, args, MESH, 8)
     assert involuntary_remats(printed) == involuntary_remats(here.stderr) == 1
 
 
@@ -251,7 +249,7 @@ def test_shardings_left_open_are_the_compilers_choice_in_a_child_too() -> None:
     assert child.collectives == []
 
 
-SILENT = Request(b"no program", "cpu:8", list(range(8)), ([], []))
+SILENT = Request(Portable(b"no program", ([], []), {}), "cpu:8", list(range(8)))
 
 # {a compiler that fails: (the code of its process, what is said)}
 BROKEN = {
@@ -318,7 +316,7 @@ def test_a_compiler_does_not_outlive_who_asked() -> None:
     )
     with tempfile.TemporaryDirectory() as folder:
         pid, request = Path(folder, "pid"), Path(folder, "request")
-        request.write_bytes(pickle.dumps(asdict(SILENT)))
+        request.write_bytes(pickle.dumps(SILENT))
         inner = [sys.executable, "-c", code, str(pid), str(request)]
         parent = subprocess.Popen(
             [sys.executable, "-c", f"import subprocess; subprocess.run({inner!r})"],

@@ -8,7 +8,7 @@ import pytest
 
 from shardwright.referee.agreement import Agreement
 from shardwright.referee.replay import Seconds
-from shardwright.referee.verify import Ran, Verification
+from shardwright.referee.verification import Ran, Verification
 
 GOOD = Verification(
     target="cpu:8",

@@ -17,7 +17,7 @@ from shardwright.mesh import Mesh, factorisations
 from shardwright.program import trace
 from shardwright.search import search
 from shardwright.search.meshes import candidate_meshes, search_meshes
-from shardwright.search.wishes import constrained_model
+from shardwright.search.requests import constrained_model
 from tests.search.programs import analysis_of
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import pytest
 
 from shardwright.cost.model import CostModel, model_collectives
+from shardwright.search.best_response import Responses
 from shardwright.search.mcts import tree_search
 from shardwright.search.objective import Budget, Objective
-from shardwright.search.respond import Responses
 from shardwright.search.space import Space
 from shardwright.spmd.decisions import Decisions, State
 from shardwright.spmd.layout import REPLICATED

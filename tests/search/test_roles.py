@@ -11,12 +11,9 @@ from jax import lax
 
 import shardwright as sw
 from shardwright.search.roles import find_roles
+from tests.arrays import f32
 
 V, D, H, K, S, B, N = 512, 64, 4, 16, 32, 64, 4
-
-
-def f32(*shape: int) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(shape, "float32")
 
 
 def i32(*shape: int) -> jax.ShapeDtypeStruct:

@@ -27,10 +27,10 @@ from shardwright.search import (
     ZeRO,
     search,
 )  # fmt: skip
+from shardwright.search.best_response import Responses
 from shardwright.search.exact import Limits, certify
 from shardwright.search.mcts import tree_search
 from shardwright.search.objective import Budget, Objective
-from shardwright.search.respond import Responses
 from shardwright.search.space import Space
 from shardwright.spmd.layout import REPLICATED
 from shardwright.zoo import programs

@@ -20,12 +20,9 @@ from shardwright.spmd.decisions import EVERYTHING, UPDATES, Decisions, Entry
 from shardwright.spmd.division import can_divide, local_size
 from shardwright.spmd.ir import local_shape
 from shardwright.spmd.layouts import Layouts, find_updates
+from tests.arrays import f32
 from tests.cost.walk import Walk
 from tests.spmd.lists import decided
-
-
-def f32(*shape: int) -> Any:
-    return jax.ShapeDtypeStruct(shape, jnp.float32)
 
 
 def mlp(x: Any, w1: Any, w2: Any) -> Any:

@@ -15,6 +15,7 @@ from shardwright.mesh import Mesh
 from shardwright.program.tracing import trace
 from shardwright.spmd.decisions import Decisions, empty
 from shardwright.spmd.ir import Ir
+from tests.arrays import f32
 from tests.spmd.lists import decided
 
 
@@ -27,10 +28,6 @@ def toy(link: float) -> Device:
 
 
 WORK, WIRE = toy(1e6), toy(1e-6)  # work is all that counts; what moves is all that counts
-
-
-def f32(*shape: int) -> Any:
-    return jax.ShapeDtypeStruct(shape, jnp.float32)
 
 
 def dot(x: Any, w: Any) -> Any:

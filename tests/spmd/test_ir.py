@@ -19,11 +19,8 @@ from shardwright.mesh import Mesh
 from shardwright.program.tracing import trace
 from shardwright.spmd.ir import Cause
 from shardwright.zoo import transformer
+from tests.arrays import f32
 from tests.spmd.lists import analyze, decided
-
-
-def f32(*shape: int) -> Any:
-    return jax.ShapeDtypeStruct(shape, jnp.float32)
 
 
 def mlp(x: Any, w1: Any, w2: Any) -> Any:

@@ -18,6 +18,7 @@ from shardwright.spmd.moves import (
     REDUCE_SCATTER,
     SLICE,
     Move,
+    find_moves,
     reductions,
     reshard,
 )
@@ -264,3 +265,20 @@ def check(value: Layout, stored: Placement, needed: Placement, axes: tuple[int, 
             assert move.kind == SLICE and move.bytes == sizes[1] < sizes[0]
         at = move.after
     assert at == needed
+
+
+@pytest.mark.parametrize("axes", [(2, 4), (4, 2), (2, 2, 2)])
+@pytest.mark.parametrize(
+    "value",
+    [layout((16,), (8,), (32,)), layout((8,), (2, 8), (16,)), layout((12,), (8, 8))],
+    ids=["even", "a compound dim", "one uneven dim"],
+)
+def test_moves_that_are_known_from_other_layouts(value: Layout, axes: tuple[int, ...]) -> None:
+    """Even shards of whole dims move alike whatever their sizes: the moves are looked up."""
+    placements = [
+        p
+        for p in itertools.product([o, *range(len(value.atoms))], repeat=len(axes))
+        if value.can_store(p, axes)
+    ]
+    for stored, needed in itertools.permutations(placements, 2):
+        assert reshard(value, stored, needed, axes) == find_moves(value, stored, needed, axes)

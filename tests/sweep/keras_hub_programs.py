@@ -94,7 +94,7 @@ def resnet() -> Program:
     """A small ResNet."""
     keras.utils.set_random_seed(0)
     model = keras_hub.models.ResNetBackbone(
-        input_conv_filters=[16], input_conv_kernel_sizes=[3], stackwise_num_filters=[16, 32],
+        input_conv_filters=[64], input_conv_kernel_sizes=[3], stackwise_num_filters=[64, 128],
         stackwise_num_blocks=[1, 1], stackwise_num_strides=[1, 2], block_type="basic_block",
         image_shape=(16, 16, 3),
     )  # fmt: skip

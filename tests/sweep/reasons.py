@@ -11,9 +11,9 @@ REASONS = {
 # Libraries that were tried with JAX 0.10.2 and Python 3.11.
 NOT_INSTALLED = {
     "easydel": "pip finds only a release of 2025, which takes Flax back to 0.10",
-    "gemma, kauldron, levanter": "their dependencies were not resolved in three minutes",
-    "google-tunix": "wants JAX 0.7.1 or older",
+    "levanter": "its newest named tensors (Haliax 1.3) import a class that JAX 0.10 no longer has",
     "maxtext": "no distribution found",
+    "mistral-jax": "its modules import PyTorch, which is not worth the download",
     "pgx": "installs a top-level package `tests`, which hides ours",
     "transformers, T5": "`jnp.clip(a_max=)`, which JAX 0.10 no longer has",
 }

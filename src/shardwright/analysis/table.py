@@ -3,32 +3,7 @@
 from __future__ import annotations
 
 from shardwright.analysis.analysis import Analysis
-
-
-def human_bytes(count: float) -> str:
-    """1.5 GB, in powers of ten as devices are sold."""
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if count < 1000 or unit == "TB":
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    raise AssertionError
-
-
-def human_seconds(seconds: float) -> str:
-    """Three digits and a unit: 4.56 s, 349 ms, 12.0 us.
-
-    >>> human_seconds(0.34863)
-    '349 ms'
-    """
-    if not seconds:
-        return "0 s"
-    for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6), ("ns", 1e9)):
-        shown = seconds * scale
-        if shown >= 0.9995 or unit == "ns":
-            digits = max(0, 3 - len(str(int(round(shown, 2)))))
-            return f"{shown:.{min(digits, 2)}f} {unit}"
-    raise AssertionError
-
+from shardwright.units import human_bytes
 
 _ASIDE = {
     "tiny": "too small to matter",

@@ -18,6 +18,7 @@ from shardwright.cli.options import (
 )
 from shardwright.cli.output import say, say_json, search_progress, working
 from shardwright.errors import ShardwrightError
+from shardwright.options import asked_again
 from shardwright.plan import Plan, load
 from shardwright.record.plain import encode
 
@@ -66,13 +67,10 @@ def check(
 
 def _again(saved: Plan, call: Found) -> Plan:
     """A new plan of the function, asked for as the saved one was."""
-    asked = saved.record.asked
+    tactics = [parse_tactic(text) for text in saved.record.asked.tactics]
     with working("planning again") as update:
         return api.partition(
-            call.fn, *call.args, mesh=saved.mesh, device=saved.device, memory=asked.memory,
-            tactics=[parse_tactic(text) for text in asked.tactics] or None, seed=asked.seed,
-            donate_argnums=asked.donate_argnums, static_argnums=asked.static_argnums,
-            labels=asked.labels or None, tie=asked.tie, overlap=saved.cost.overlap,
+            call.fn, *call.args, **asked_again(saved.record), tactics=tactics or None,
             progress=search_progress(update),
         )  # fmt: skip
 
@@ -109,16 +107,9 @@ def verify(
             update(f"compiling for {on or 'this machine'}" + " and running" * run)
         found = bound.verify(on, run=run, timeout=timeout)
     if as_json:
-        rows = [
-            {
-                "kind": row.kind, "axes": row.axes, "predicted": row.predicted,
-                "compiled": row.compiled, "missing_bytes": row.missing_bytes,
-                "extra_bytes": row.extra_bytes,
-            }
-            for row in found.traffic.rows
-        ]  # fmt: skip
         plain = {name: getattr(found, name) for name in _FIGURES}
-        say_json(encode(plain | {"ok": found.ok, "collectives": rows, "text": str(found)}))
+        plain |= {"ok": found.ok, "collectives": found.traffic.rows, "text": str(found)}
+        say_json(encode(plain))
     else:
         say(str(found))
     if not found:

@@ -141,8 +141,8 @@ def _axis(text: str) -> tuple[str, list[Any]]:
 
 
 def _value(text: str) -> Any:
-    """A Python literal, or the text itself."""
+    """A Python literal, or the text itself: None is nothing, none a word like any other."""
     try:
         return ast.literal_eval(text)
     except (SyntaxError, ValueError):
-        return {"true": True, "false": False, "none": None}.get(text.lower(), text)
+        return {"true": True, "false": False}.get(text, text)

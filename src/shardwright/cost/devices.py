@@ -95,6 +95,8 @@ class Device:
     topology: str = "switch"  # or "torus"
     link_bytes_per_s: float  # torus: of one link; switch: of one device into its node's switch
     torus: tuple[int, ...] = ()  # largest slice; its length is the number of dims
+    cores_per_chip: int = 1  # devices of a torus that are the cores of one chip ...
+    core_bytes_per_s: float = 0.0  # ... what one sends to the other; they share the chip's links
     wrap_multiple: int = 1  # a torus axis wraps around when it is a multiple of this ...
     wrap_chips: int = 1  # ... and the slice is a multiple of this
     devices_per_node: int = 1
@@ -223,6 +225,8 @@ def markdown_table() -> str:
         if hw.topology == "torus":
             shape = "x".join(map(str, hw.torus))
             links = f"{hw.link_bytes_per_s:.2g} per link, {len(hw.torus)}-D torus up to {shape}"
+            if hw.cores_per_chip > 1:
+                links += f" chips of {hw.cores_per_chip}, {hw.core_bytes_per_s:.2g} in a chip"
             outside = f"{hw.dcn_bytes_per_s:.3g} per device"
         else:
             links = f"{hw.link_bytes_per_s:.3g}, {hw.devices_per_node} in a node"
@@ -332,6 +336,12 @@ def _check(device: Device) -> None:
     if device.topology == "torus" and not device.torus:
         raise ShardwrightError(
             f"device {device.name!r} is a torus of no dims", try_="torus=(16, 16)"
+        )
+    if device.cores_per_chip > 1 and not device.core_bytes_per_s:
+        raise ShardwrightError(
+            f"device {device.name!r} has {device.cores_per_chip} cores in a chip, and no rate "
+            "between them",
+            try_="core_bytes_per_s=6e11",
         )
     if not 0 <= device.reserved_bytes < device.memory_bytes:
         raise ShardwrightError(

@@ -12,11 +12,12 @@ address tells cells apart exactly, so that nothing rests on hashes being differe
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 from operator import mul
 from threading import Lock
+from typing import NamedTuple
 
 import numpy as np
 
@@ -53,6 +54,23 @@ class Factor:
         terms += [f"deferred reduction of {len(d.leaves)} results" for d in self.deferred]
         terms += [f"traffic of {layout}" for layout in sorted({t[0] for t in self.traffic})]
         return f"{list(self.scope)}: {'; '.join(terms)}"
+
+
+class _Seen(NamedTuple):
+    """An op class, and where in the scope of its factor its layouts stand."""
+
+    op: OpClass
+    at: tuple[int, ...]
+
+
+class _Priced(NamedTuple):
+    """An op class in one state of its layouts, times its runs per step."""
+
+    choice: Choice
+    compute_s: float
+    link_s: float
+    columns: tuple[tuple[int, float], ...]  # (place among its factor's columns, seconds)
+    temp_bytes: int
 
 
 class _Rows(dict[Cell, int]):
@@ -130,7 +148,10 @@ class FactorGraph:
             weights.compute.sum(1).tolist(), weights.exchanges.tolist(),
             [w.tolist() for w in weights.operands], [w.tolist() for w in weights.results],
         )  # fmt: skip
-        self._choices: list[dict[tuple[Placement, ...], Choice]] = [{} for _ in classes.table]
+        # Op classes of one shape choose alike, whatever their layouts are called.
+        by_shape: dict[object, dict[tuple[Placement, ...], Choice]] = {}
+        self._choices = [by_shape.setdefault(op.shape, {}) for op in classes.table]
+        self._priced: list[dict[tuple[Placement, ...], _Priced]] = [{} for _ in classes.table]
         self.place_of = [(0, 0)] * len(classes.table)  # op class -> (factor, place in it)
         self._operands_of = [0] * len(classes.table)  # op class -> column of its first operand
         width = 1
@@ -145,6 +166,16 @@ class FactorGraph:
         at = np.array(places, np.int64).reshape(-1, 3)  # [N] (column, factor, place in its row)
         self._column_at = at[:, 1].copy(), at[:, 2].copy()
         self._column_start = np.unique(at[:, 0], return_index=True)[1]
+        self._columns_of = np.full(  # [F, places] padded by a column that nothing counts in
+            (len(self.factors), max(map(len, self.columns), default=0)), hiding.columns
+        )
+        for c, f, i in places:
+            self._columns_of[f, i] = c
+        seen = [[*f.ops, *self._sharing(f)] for f in self.factors]
+        self._seen = [  # [F] {op class: where its layouts stand}
+            {op.index: _Seen(op, tuple(map(f.scope.index, op.key_layouts))) for op in ops}
+            for f, ops in zip(self.factors, seen, strict=True)
+        ]
         self._address_cells(len(prices.axis_sizes))
         self._row_of = _Rows()
         self._growing = Lock()  # threads may share a graph
@@ -184,6 +215,12 @@ class FactorGraph:
         self._starts = np.minimum(starts, max(len(self._flat) - 1, 0))
         self._strides = np.concatenate([*self._stride, np.zeros(0, np.int64)])
         self._constant = np.flatnonzero(widths == 0)
+        # The factors that see each layout, layout by layout, with its stride in each.
+        order = np.argsort(self._flat, kind="stable")
+        self._seeing = np.repeat(np.arange(len(self.factors)), widths)[order]
+        self._seeing_stride = self._strides[order]
+        self._seen_by = np.bincount(self._flat, minlength=len(sizes))  # [S] how many factors
+        self._seen_from = np.cumsum(self._seen_by) - self._seen_by  # [S] the first of them
 
     def _columns(self, factor: Factor) -> list[int]:
         """The columns in which a factor counts, ascending."""
@@ -214,14 +251,7 @@ class FactorGraph:
         """[B, F] the row of every factor, given the placements [B, S, A] of all layouts."""
         if not self.factors:
             return np.zeros((len(placements), 0), np.int64)
-        numbers = np.einsum("bsa,sa->bs", placements - REPLICATED, self._radix)  # [B, S]
-        if len(self._flat):
-            within = numbers[:, self._flat] * self._strides
-            cells = np.add.reduceat(within, self._starts, axis=1)
-            cells[:, self._constant] = 0
-            cells += self._first
-        else:
-            cells = np.repeat(self._first[None], len(placements), 0)
+        cells = self._cells(placements)
         rows = self._known_rows(cells)
         for f in self._wide:
             scope = list(self.factors[f].scope)
@@ -235,6 +265,45 @@ class FactorGraph:
                 self._row(cell, f, placements[b, list(self.factors[f].scope)])
             rows[missing] = list(map(self._row_of.__getitem__, cells[missing].tolist()))
         return rows
+
+    def _cells(self, placements: np.ndarray) -> np.ndarray:
+        """[B, F] the cell of every factor; of wide ones anything."""
+        if not len(self._flat):
+            return np.repeat(self._first[None], len(placements), 0)
+        numbers = np.einsum("bsa,sa->bs", placements - REPLICATED, self._radix)  # [B, S]
+        within = numbers[:, self._flat] * self._strides
+        cells: np.ndarray = np.add.reduceat(within, self._starts, axis=1)
+        cells[:, self._constant] = 0
+        cells += self._first
+        return cells
+
+    def rows_changed(
+        self, placements: np.ndarray, layouts: np.ndarray, changed: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """([N] change, [N] factor, [N] its row) of every factor that sees a changed layout.
+
+        Each change stores one of the `layouts` [C] of the `placements` [S, A] as in `changed`
+        [C, A], and no other.
+        """
+        before = ((placements[layouts] - REPLICATED) * self._radix[layouts]).sum(1)
+        moved = ((changed - REPLICATED) * self._radix[layouts]).sum(1) - before  # [C]
+        seen = self._seen_by[layouts]
+        change = np.repeat(np.arange(len(layouts)), seen)  # [N]
+        within = np.arange(len(change)) - np.repeat(np.cumsum(seen) - seen, seen)
+        at = np.repeat(self._seen_from[layouts], seen) + within
+        factor = self._seeing[at]
+        cells = self._cells(placements[None])[0][factor] + moved[change] * self._seeing_stride[at]
+        rows = np.array(list(map(self._row_of.__getitem__, cells.tolist())), np.int64)
+        unknown = rows == NOT_PRICED
+        if self._wide:
+            unknown |= np.isin(factor, self._wide)
+        for n in np.flatnonzero(unknown).tolist():
+            f, c, scope = int(factor[n]), int(change[n]), self.factors[factor[n]].scope
+            stored = placements[list(scope)]
+            stored[scope.index(int(layouts[c]))] = changed[c]
+            cell = _wide_cell(f, stored) if f in self._wide else int(cells[n])
+            rows[n] = self._row(cell, f, stored)
+        return change, factor, rows
 
     def _known_rows(self, cells: np.ndarray) -> np.ndarray:
         """[B, F] the rows of cells; states that differ little from the first are soon done."""
@@ -259,6 +328,21 @@ class FactorGraph:
             return np.zeros((len(rows), 0))
         values = _picked(self.column_s, rows, *self._column_at)
         return np.add.reduceat(values, self._column_start, axis=1)
+
+    def seen_s(self, rows: np.ndarray) -> np.ndarray:
+        """[S] compute and links of all factors that see each layout, given their rows [F]."""
+        seconds = (self.compute_s[rows] + self.link_s[rows])[self._seeing]
+        layout = np.repeat(np.arange(len(self._seen_by)), self._seen_by)
+        return np.bincount(layout, seconds, len(self._seen_by))
+
+    def column_changes(
+        self, change: np.ndarray, factor: np.ndarray, more: np.ndarray, count: int
+    ) -> np.ndarray:
+        """[count, columns] what the columns of a step gain, given [N, places] of these factors."""
+        width = self.hiding.columns + 1
+        at = change[:, None] * width + self._columns_of[factor]
+        total = np.bincount(at.ravel(), more.ravel(), count * width)
+        return total.reshape(count, width)[:, :-1]
 
     def temps(self, rows: np.ndarray, factors: np.ndarray, columns: np.ndarray) -> np.ndarray:
         """[B, N] bytes in columns of temp_bytes (see temp_columns), given the rows [B, F]."""
@@ -288,39 +372,33 @@ class FactorGraph:
 
     def _price(self, factor: int, at: np.ndarray) -> int:
         """A new row: all that the factor's scope decides when it is stored like this."""
-        one, (compute_w, exchange_w, operand_w, result_w) = self.factors[factor], self._weights
-        stored = dict(zip(one.scope, map(tuple, at.tolist()), strict=True))
-        choices = tuple([self.choose(op, stored) for op in one.ops])
+        one, columns = self.factors[factor], [0.0] * len(self.columns[factor])
+        stored, hiding = list(map(tuple, at.tolist())), self.hiding
+        priced = [self._price_op(factor, op, stored) for op in one.ops]
         compute = link = 0.0
-        hiding, columns = self.hiding, dict.fromkeys(self.columns[factor], 0.0)
-        for op, choice in zip(one.ops, choices, strict=True):
-            compute += compute_w[op.index] * choice.compute_s
-            for column, times in hiding.compute[op.index]:
-                columns[column] += times * choice.compute_s
-            for slot, column, times in hiding.links[op.index]:
-                if moves := (choice.operand_moves + choice.result_moves)[slot]:
-                    columns[column] += times * self._prices.hideable_s(moves)
-                    alone_s = (choice.operand_s + choice.result_s)[slot]
-                    link += times * (self._prices.slack_s(moves) - alone_s)
-            link += exchange_w[op.index] * choice.exchange_s
-            link += sum(map(mul, operand_w[op.index], choice.operand_s))
-            link += sum(map(mul, result_w[op.index], choice.result_s))
-        moved = [self._shared(transfer, stored) for transfer in one.shared]
-        moved += [self._deferred(reduction, stored) for reduction in one.deferred]
+        for part in priced:
+            compute += part.compute_s
+            link += part.link_s
+            for column, seconds in part.columns:
+                columns[column] += seconds
+        moved = [self._shared(factor, transfer, stored) for transfer in one.shared]
+        moved += [self._deferred(factor, reduction, stored) for reduction in one.deferred]
+        places = self.columns[factor]
         for phase, seconds, hideable in moved:
             link += seconds
             if (at_link := hiding.link_column(phase)) is not None:
-                columns[at_link] += hideable
+                columns[places.index(at_link)] += hideable
         sizes = self._prices.axis_sizes
         for layout, phase, per_byte in one.traffic:
-            seconds = self._layouts.table[layout].local_bytes(stored[layout], sizes) * per_byte
+            placement = stored[one.scope.index(layout)]
+            seconds = self._layouts.table[layout].local_bytes(placement, sizes) * per_byte
             compute += seconds
             if (at_compute := hiding.compute_column(phase)) is not None:
-                columns[at_compute] += seconds
-        temps = [self._copies(op, c, stored) for op, c in zip(one.ops, choices, strict=True)]
-        temps += [size for choice in choices for size in choice.copied_bytes]
+                columns[places.index(at_compute)] += seconds
+        temps = [part.temp_bytes for part in priced]
+        temps += [size for part in priced for size in part.choice.copied_bytes]
         row = len(self.choices)
-        self.choices.append(choices)
+        self.choices.append(tuple([part.choice for part in priced]))
         if row >= len(self.compute_s):
             self.compute_s = np.concatenate([self.compute_s, np.zeros(row)])
             self.link_s = np.concatenate([self.link_s, np.zeros(row)])
@@ -329,27 +407,65 @@ class FactorGraph:
             more = np.zeros((row, self.temp_bytes.shape[1]))
             self.temp_bytes = np.concatenate([self.temp_bytes, more])
         self.compute_s[row], self.link_s[row] = compute, link
-        self.column_s[row, : len(columns)] = list(columns.values())
+        self.column_s[row, : len(columns)] = columns
         self.temp_bytes[row, : len(temps)] = temps
         return row
 
-    def choose(self, op: OpClass, stored: Mapping[int, Placement]) -> Choice:
-        """How a class is computed when its layouts are stored like this, worked out once."""
-        placed = tuple([stored[i] for i in op.key_layouts])
+    def _price_op(self, factor: int, op: OpClass, stored: Sequence[Placement]) -> _Priced:
+        """What an op class of a factor costs when the scope is stored so, worked out once."""
+        placed = tuple([stored[i] for i in self._seen[factor][op.index].at])
+        known = self._priced[op.index].get(placed)
+        if known is not None:
+            return known
+        choice, hiding, columns = self._choose(op, placed), self.hiding, self.columns[factor]
+        compute_w, exchange_w, operand_w, result_w = self._weights
+        parts = [
+            (columns.index(column), times * choice.compute_s)
+            for column, times in hiding.compute[op.index]
+        ]
+        link = exchange_w[op.index] * choice.exchange_s
+        for slot, column, times in hiding.links[op.index]:
+            if moves := (choice.operand_moves + choice.result_moves)[slot]:
+                parts.append((columns.index(column), times * self._prices.hideable_s(moves)))
+                alone_s = (choice.operand_s + choice.result_s)[slot]
+                link += times * (self._prices.slack_s(moves) - alone_s)
+        link += sum(map(mul, operand_w[op.index], choice.operand_s))
+        link += sum(map(mul, result_w[op.index], choice.result_s))
+        known = self._priced[op.index][placed] = _Priced(
+            choice, compute_w[op.index] * choice.compute_s, link, tuple(parts),
+            self._copies(op, choice, placed),
+        )  # fmt: skip
+        return known
+
+    def _choose(self, op: OpClass, placed: tuple[Placement, ...]) -> Choice:
+        """How a class is computed when its slots are stored like this, worked out once."""
         known = self._choices[op.index].get(placed)
         if known is None:
             known = self._choices[op.index][placed] = choose(op, placed, self._prices)
         return known
 
+    def _chosen(self, factor: int, op_class: int, stored: Sequence[Placement]) -> Choice:
+        """The same for a class that a factor sees, given how its scope is stored."""
+        op, at = self._seen[factor][op_class]
+        return self._choose(op, tuple([stored[i] for i in at]))
+
+    def _sharing(self, factor: Factor) -> list[OpClass]:
+        """The op classes whose choices decide what a factor's shared movements cost."""
+        found = [c for transfer in factor.shared for c, _ in transfer.uses]
+        for one in factor.deferred:
+            found += [*[c for c, _ in one.leaves], *one.hoisted_past]
+        return [self._classes[c] for c in found]
+
     def _shared(
-        self, transfer: SharedTransfer, stored: Mapping[int, Placement]
+        self, factor: int, transfer: SharedTransfer, stored: Sequence[Placement]
     ) -> tuple[int, float, float]:
         """(phase, seconds, hideable ones): to each way in which it is needed a value moves once."""
-        if all(atom == REPLICATED for atom in stored[transfer.layout]):  # slices are free
+        have = stored[self.factors[factor].scope.index(transfer.layout)]
+        if all([atom == REPLICATED for atom in have]):  # noqa: C419  (slices are free)
             return transfer.phase, 0.0, 0.0
         moved: dict[Placement, list[Move]] = {}
         for c, slot in transfer.uses:
-            choice = self.choose(self._classes[c], stored)
+            choice = self._chosen(factor, c, stored)
             moved[choice.needs[slot]] = choice.operand_moves[slot]
         return self._moved(
             transfer.phase, transfer.weight, [m for ms in moved.values() for m in ms]
@@ -362,15 +478,13 @@ class FactorGraph:
         return phase, weight * seconds, weight * self._prices.hideable_s(moves)
 
     def _deferred(
-        self, one: DeferredReduction, stored: Mapping[int, Placement]
+        self, factor: int, one: DeferredReduction, stored: Sequence[Placement]
     ) -> tuple[int, float, float]:
         """(phase, seconds, hideable ones): equal reductions happen once, after the additions."""
-        ops = [self._classes[c] for c, _ in one.leaves]
         parts = [
-            (op, self.choose(op, stored), order)
-            for op, (_, order) in zip(ops, one.leaves, strict=True)
+            (self._classes[c], self._chosen(factor, c, stored), order) for c, order in one.leaves
         ]
-        past = [self.choose(self._classes[c], stored) for c in one.hoisted_past]
+        past = [self._chosen(factor, c, stored) for c in one.hoisted_past]
         once = reduced_once(parts, past, one.sizes, self._prices)
         moves = once.moves if once else [m for _, c, _ in parts for m in c.result_moves[0]]
         phase, weight = one.phase, one.weight
@@ -378,11 +492,12 @@ class FactorGraph:
             phase, weight = one.phase_after, one.after_loop
         return self._moved(phase, weight, moves)
 
-    def _copies(self, op: OpClass, choice: Choice, stored: Mapping[int, Placement]) -> int:
+    def _copies(self, op: OpClass, choice: Choice, placed: Sequence[Placement]) -> int:
         """Bytes that exist besides operands and results while an op, or what a tie enters, runs."""
         if op.index not in self._entering:
             return choice.temp_bytes
         if not (any(choice.operand_moves) or any(choice.result_moves)):
             return 0
-        sizes = [self._prices.routes.bytes(slot, stored[slot.layout_index]) for slot in op.results]
+        results = zip(op.results, placed[len(op.operands) :], strict=True)
+        sizes = [self._prices.routes.bytes(slot, placement) for slot, placement in results]
         return sum(map(self._prices.buffer_bytes, sizes))

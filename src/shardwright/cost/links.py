@@ -8,8 +8,9 @@ the larger side on one device:
     all-reduce                   twice that: a reduce-scatter, then an all-gather; on a torus, for
                                  a few bytes, in one shot: all gather all n parts and add them up
     all-to-all                   x  max_i of  what leaves a unit of level i, (n - S_i) / n / w_i
-                                 (inside a node only what stays in it: (D_0 - 1) / n / w_0;
-                                 on a ring of q: x / n D_0  floor(q^2 / 4) / q / w, its bisection)
+                                 (inside a node or chip only what stays in it: (D_0 - 1) / n / w_0;
+                                 on a ring of q: x / n D_i S_i  floor(q^2 / 4) / q / w, its
+                                 bisection)
     collective-permute           x  max_i 1 / (S_i w_i): one device of each unit crosses its border
 
 An axis that crosses slices has a level inside a slice and one between them (the data-centre
@@ -44,7 +45,7 @@ import numpy as np
 
 from shardwright.cost.devices import Device
 from shardwright.cost.devices import device as find_device
-from shardwright.cost.torus import Ring, devices_in_slice, is_inside, place, rings
+from shardwright.cost.torus import Ring, cores_on, devices_in_slice, is_inside, place, rings
 from shardwright.errors import ShardwrightError
 from shardwright.mesh import Mesh
 
@@ -72,7 +73,7 @@ FREE = Curve(0.0, 0.0, 0.0)  # a collective over one device
 class Level(NamedTuple):
     """Links of one kind that a collective crosses."""
 
-    kind: str  # "torus", "node", "network", "dcn" or "given"
+    kind: str  # "chip", "torus", "node", "network", "dcn" or "given"
     members: float  # D_i: units of the level below that meet here
     bytes_per_s: float  # w_i
     hop_s: float  # of one step
@@ -108,10 +109,12 @@ class Network:
             if name not in self.mesh.dcn and name not in given
         ]
         torus = self.device.topology == "torus"
-        # Axes and their sizes in one slice; more devices than a slice has are several slices.
-        self._inner = devices_in_slice(inner, self.device) if torus else inner
+        self._cores = cores_on(inner, self.device) if torus else {}  # axis -> cores of a chip on it
+        chips = [(name, size // self._cores.get(name, 1)) for name, size in inner]
+        # Axes and their chips in one slice; more than a slice has are several slices.
+        self._inner = devices_in_slice(chips, self.device) if torus else inner
         self._dims = place(self._inner, self.device, self.mesh.wrap) if torus else []
-        inside = dict(self._inner)
+        inside = {name: size * self._cores.get(name, 1) for name, size in self._inner}
         self._slices = {  # axis -> slices that it crosses
             name: size // inside.get(name, 1) for name, size in self.mesh.axes if name not in given
         }
@@ -148,6 +151,9 @@ class Network:
         shape, hw = self.mesh.shape, self.device
         inner = [name for name, size in self._inner if name in axes and size > 1]
         found = []
+        cores = math.prod(self._cores.get(name, 1) for name in axes)
+        if cores > 1:
+            found.append(Level("chip", cores, hw.core_bytes_per_s, hw.hop_latency_s, 1, 0))
         if inner and hw.topology == "torus":
             used = tuple(rings(self._dims, inner, hw))
             rate, hops = sum(ring.bytes_per_s for ring in used), sum(ring.hops for ring in used)
@@ -188,7 +194,7 @@ class Network:
         cut = [name for name, _ in self._inner if self._slices[name] > 1]
         if cut:
             slices = math.prod(self._slices.values())
-            inside = math.prod(size for _, size in self._inner)
+            inside = math.prod(size for _, size in self._inner) * math.prod(self._cores.values())
             found.append(
                 f"{slices * inside:,} devices are {slices:,} slices of {inside:,} ({hw.name}): "
                 f"{_crossing(cut)} the data-centre network"
@@ -252,9 +258,9 @@ def _curve(kind: str, levels: Sequence[Level], call_s: float) -> Curve:
         rate = level.bytes_per_s
         if kind == "all-to-all":
             if level.rings:
-                share = level.members / members  # of the shard stays in the slice
+                share = level.members * below / members  # of the shard stays in the slice
                 slope = share * max(_bisection(ring) for ring in level.rings)
-            elif place_ == 0 and level.kind == "node":
+            elif place_ == 0 and level.kind in ("node", "chip"):
                 slope = (level.members - 1) / members / rate
             else:
                 slope = (members - below) / members / rate
@@ -317,7 +323,10 @@ def _crossing(axes: Sequence[str]) -> str:
 
 def _describe(level: Level) -> str:
     if not level.rings:
-        names = {"node": "in node", "network": "across nodes", "dcn": "DCN", "given": "given"}
+        names = {
+            "chip": "in chip", "node": "in node", "network": "across nodes", "dcn": "DCN",
+            "given": "given",
+        }  # fmt: skip
         return f"{level.members:g} {names[level.kind]}"
     parts = [f"{'ring' if ring.wrap else 'line'} of {ring.size}" for ring in level.rings]
     return " x ".join(parts)

@@ -116,7 +116,8 @@ def find_lifetimes(
             operand, result = op.operands[0], op.results[0]
             first[result], last[result] = 0, end_of_program  # the caller allocates it
             if program.values[operand].op != NO_OP:
-                shared[operand] = True  # it is the result's buffer
+                # It is the result's buffer; a stack of a loop that reads the donated one is not.
+                shared[operand] = not (result in aliased and _restacks(program, operand))
             if result in aliased:
                 shared[result] = True
     _reuse(program, fusion, schedule, device, shared, last)
@@ -148,6 +149,18 @@ def _reuse(
             ):  # fmt: skip
                 last[s] = at - 1
                 break
+
+
+def _restacks(program: Program, value: int) -> bool:
+    """Whether a loop gives a stack for one of the same type that it takes, such as a cache."""
+    made = program.ops[program.values[value].op]
+    if made.tie is not Tie.SCAN_YS:
+        return False
+    type_ = program.values[value].type
+    return any(
+        op.tie is Tie.SCAN_XS and op.body == made.body
+        and program.values[op.operands[0]].type == type_ for op in program.ops
+    )  # fmt: skip
 
 
 def _copied(program: Program, op: Op) -> list[int]:

@@ -53,6 +53,14 @@ class Costs:
         """[B] seconds of a step."""
         return np.maximum(self.compute_s + (self.link_s - self.hidden_s), self.host_s)
 
+    def only(self, i: int) -> Costs:
+        """A batch of the i-th alone."""
+        one = slice(i, i + 1)
+        return Costs(
+            self.compute_s[one], self.link_s[one], self.hidden_s[one], self.host_s[one],
+            self.peak_bytes[one], self.overlap,
+        )  # fmt: skip
+
     def __getitem__(self, i: int) -> Cost:
         return Cost(
             compute_s=float(self.compute_s[i]), link_s=float(self.link_s[i]),
@@ -107,6 +115,7 @@ class CostModel:
         self._lasting_at = self.graph.temp_columns(self.lasting.ties, self.lasting.operands)
         self._live = np.ascontiguousarray(self.points.live.T)
         self._host_s = self._host_copies()
+        self._bytes: dict[tuple[int, Placement], int] = {}  # of a layout stored so, as they occur
         self.pins: dict[int, Placement] = {  # layout -> placement, whatever is decided
             i: layout.pinned for i, layout in enumerate(self.layouts.table)
             if layout.pinned is not None
@@ -137,8 +146,13 @@ class CostModel:
 
     def costs(self, placements: np.ndarray, local_bytes: np.ndarray) -> Costs:
         """The costs of states that were placed (see `place`)."""
-        rows, graph = self.graph.rows(placements), self.graph  # [B, factors]
+        rows = self.graph.rows(placements)  # [B, factors]
         peak = self._point_bytes(rows, local_bytes).max(1)
+        return self._timed(rows, local_bytes, peak)
+
+    def _timed(self, rows: np.ndarray, local_bytes: np.ndarray, peak: np.ndarray) -> Costs:
+        """The costs of states whose factors are in these rows [B, factors]."""
+        graph = self.graph
         compute_s, link_s = graph.compute_s[rows].sum(1), graph.link_s[rows].sum(1)
         if self.overlap is None:
             hidden = hidden_s(graph.column_sums(rows))
@@ -146,6 +160,46 @@ class CostModel:
             hidden = self.overlap * np.minimum(compute_s, link_s)
         host_s = local_bytes @ self._host_s
         return Costs(compute_s, link_s, hidden, host_s, peak, self.overlap)
+
+    def changed_s(
+        self, placements: np.ndarray, local_bytes: np.ndarray,
+        changes: Sequence[tuple[int, Placement]], worth: float,
+    ) -> np.ndarray:  # fmt: skip
+        """[changes] seconds of a step once one layout of a state is stored in another way.
+
+        The state was placed (`place`: [1, S, A], [1, S]). Only the factors that see the layout are
+        looked up, and not where all of them take less than this part of the step: no change can
+        save more, and it counts as saving nothing.
+        """
+        graph, rows = self.graph, self.graph.rows(placements)[0]
+        now_s = float(self._timed(rows[None], local_bytes, np.zeros(1)).step_s[0])
+        layouts = np.array([layout for layout, _ in changes], np.int64)
+        step_s = np.full(len(changes), now_s)
+        copies = bool(self._host_s.any())
+        able = np.flatnonzero(copies | (graph.seen_s(rows)[layouts] >= worth * now_s))
+        if not len(able):
+            return step_s
+        stored, layouts = np.array([changes[k][1] for k in able.tolist()], np.int64), layouts[able]
+        change, factor, after = graph.rows_changed(placements[0], layouts, stored)
+        before = rows[factor]
+
+        def total_s(seconds: np.ndarray) -> np.ndarray:
+            more = np.bincount(change, seconds[after] - seconds[before], len(able))
+            return seconds[rows].sum() + more  # type: ignore[no-any-return]
+
+        compute_s, link_s = total_s(graph.compute_s), total_s(graph.link_s)
+        if self.overlap is None:
+            parts = graph.column_s[after] - graph.column_s[before]
+            more = graph.column_changes(change, factor, parts, len(able))
+            hidden = hidden_s(graph.column_sums(rows[None]) + more)
+        else:
+            hidden = self.overlap * np.minimum(compute_s, link_s)
+        step_s[able] = compute_s + (link_s - hidden)
+        if copies:
+            held = np.array([self._local_bytes(*changes[k]) for k in able.tolist()])
+            more = (held - local_bytes[0, layouts]) * self._host_s[layouts]
+            step_s[able] = np.maximum(step_s[able], local_bytes[0] @ self._host_s + more)
+        return step_s
 
     def _point_bytes(self, rows: np.ndarray, local_bytes: np.ndarray) -> np.ndarray:
         """[B, points] the bytes that exist at each point: buffers, and copies that are moved."""
@@ -213,8 +267,26 @@ class CostModel:
             local_bytes[:, layout] = self._local_bytes(layout, placement)
         return placements, local_bytes
 
+    def override(
+        self, placements: np.ndarray, local_bytes: np.ndarray,
+        variants: Sequence[Mapping[int, Placement]],
+    ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+        """The same of one state that was placed, for each of these overrides; pins stay."""
+        count = len(variants)
+        placements, local_bytes = np.repeat(placements, count, 0), np.repeat(local_bytes, count, 0)
+        for i, overrides in enumerate(variants):
+            for layout, placement in overrides.items():
+                if layout not in self.pins:
+                    placements[i, layout] = placement
+                    local_bytes[i, layout] = self._local_bytes(layout, placement)
+        return placements, local_bytes
+
     def _local_bytes(self, layout: int, placement: Placement) -> int:
-        return self.layouts.table[layout].local_bytes(placement, self.mesh.sizes)
+        known = self._bytes.get((layout, placement))
+        if known is None:
+            known = self.layouts.table[layout].local_bytes(placement, self.mesh.sizes)
+            self._bytes[layout, placement] = known
+        return known
 
     def choices(self, decisions: Decisions) -> list[Choice]:
         """How every op class is computed."""

@@ -204,16 +204,23 @@ class Movements:
         self._domain, self._route, self._prices = domain, route, prices
         self.routes: list[Route | None] = [None] * len(domain)
         self.seconds = np.full(len(domain), np.nan)  # [domain] NaN: not met
-        self.slack = np.full(len(domain), np.nan)  # [domain] seconds where there is slack
-        self.hideable = np.full(len(domain), np.nan)  # [domain] of these, beside compute
+        self.slack = np.full(len(domain), np.nan)  # [domain] seconds where there is slack, and
+        self.hideable = np.full(len(domain), np.nan)  # of these beside compute; NaN: not asked for
 
     def meet(self, numbers: np.ndarray) -> Movements:
         """Itself, with the routes of these numbers of the domain."""
         for n in np.unique(numbers[np.isnan(self.seconds[numbers])]).tolist():
             route = self.routes[n] = self._route(self._domain[n])
-            self.seconds[n], self.slack[n] = route.seconds, self._prices.slack_s(route.moves)
-            self.hideable[n] = self._prices.hideable_s(route.moves)
+            self.seconds[n] = route.seconds
         return self
+
+    def hide(self, numbers: np.ndarray) -> None:
+        """Works out what hides of the routes of these numbers, which were met."""
+        for n in numbers[np.isnan(self.slack[numbers])].tolist():
+            route = self.routes[n]
+            assert route is not None
+            self.slack[n] = self._prices.slack_s(route.moves)
+            self.hideable[n] = self._prices.hideable_s(route.moves)
 
 
 class SlotRoutes:
@@ -222,6 +229,18 @@ class SlotRoutes:
     def __init__(self, domains: Domains, prices: DevicePrices) -> None:
         self.domains, self._prices = domains, prices
         self._known: dict[tuple[object, ...], Movements] = {}
+        self._number: dict[tuple[Placement, ...], int] = {}  # of each domain that is another
+        self._number_of: dict[tuple[int, int], int] = {}  # (layout, entries so far) -> the same
+
+    def alike(self, layout: int) -> int:
+        """A number that layouts share whose domains are equal, as far as they are known."""
+        domain = self.domains[layout]
+        key = (layout, len(domain))
+        known = self._number_of.get(key)
+        if known is None:
+            known = self._number.setdefault(tuple(domain), len(self._number))
+            self._number_of[key] = known
+        return known
 
     def operand(self, slot: Slot, need: Placement) -> Movements:
         """From each placement to the one that an op needs."""
@@ -240,11 +259,12 @@ class SlotRoutes:
     def _movements(
         self, slot: Slot, how: tuple[object, ...], route: Callable[[Placement], Route]
     ) -> Movements:
-        domain = self.domains[slot.layout_index]
-        key = (slot.layout_index, len(domain), how)
-        if key not in self._known:
-            self._known[key] = Movements(domain, route, self._prices)
-        return self._known[key]
+        key = (slot.geometry, self.alike(slot.layout_index), how)
+        known = self._known.get(key)
+        if known is None:
+            domain = self.domains[slot.layout_index]
+            known = self._known[key] = Movements(domain, route, self._prices)
+        return known
 
 
 Cells = Mapping[int, np.ndarray]  # layout -> [cells] a number of its domain
@@ -355,9 +375,10 @@ def charge(
         mine = computing(np.full(len(rows), one.compute_s), share.compute)
         mine.base += share.exchanges * one.exchange_s
         for s, slot in enumerate(op.slots):
-            moved = _charge_slot(op, share, one, s, slot, routes, prices)
+            at = cells[slot.layout_index][rows]
+            moved = _charge_slot(op, share, one, s, slot, at, routes, prices)
             if moved is not None:
-                mine += moved[cells[slot.layout_index][rows]]
+                mine += moved[at]
         base[rows] = np.minimum(base[rows], mine.base)
         for k, slope in slopes.items():
             slope[rows] = np.minimum(slope[rows], mine.slopes.get(k, np.zeros(())))
@@ -365,10 +386,10 @@ def charge(
 
 
 def _charge_slot(
-    op: OpClass, share: Share, one: Candidate, s: int, slot: Slot, routes: SlotRoutes,
-    prices: DevicePrices,
+    op: OpClass, share: Share, one: Candidate, s: int, slot: Slot, at: np.ndarray,
+    routes: SlotRoutes, prices: DevicePrices,
 ) -> Charge | None:  # fmt: skip
-    """[domain] what the class is charged for moving one slot, where it was met; None: nothing."""
+    """[domain] what the class is charged for moving one slot, at these numbers; None: nothing."""
     r = s - len(op.operands)
     moves = [(phase, times) for at, phase, times in share.moves if at == s]
     if r < 0:
@@ -377,18 +398,23 @@ def _charge_slot(
     if not moves and (r < 0 or not share.leaves):
         return None
     found = routes.operand(slot, need) if r < 0 else routes.result(op, slot, one, one.produced[r])
-    out = Charge(np.zeros(len(found.routes)))
+    out, met = Charge(np.zeros(len(found.routes))), np.unique(at)
+    if any(phase is not None for phase, _ in moves):
+        found.hide(met)
     for phase, times in moves:
         out += moving(found, phase, times)
     for leaf in share.leaves if r >= 0 else ():
-        out += _charge_leaf(op, leaf, one, found, prices)
+        out += _charge_leaf(op, leaf, one, found, met, prices)
     return out
 
 
 def _charge_leaf(
-    op: OpClass, leaf: Leaf, one: Candidate, found: Movements, prices: DevicePrices
-) -> Charge:
+    op: OpClass, leaf: Leaf, one: Candidate, found: Movements, met: np.ndarray,
+    prices: DevicePrices,
+) -> Charge:  # fmt: skip
     """[domain] a leaf's own reduction, or its part of the common one, whichever is less.
+
+    Only at the numbers that are `met`.
 
     The lesser of several is concave in the weights and rises with each of them, so it is nowhere
     below the affine function that meets it where all weights are 0 and where one of them is 1.
@@ -400,11 +426,10 @@ def _charge_leaf(
         """With one weight 1 and all others 0."""
         here = 0.0 if leaf.phase is None or leaf.phase == raised else 1.0  # the part that hides
         late = 0.0 if after is None or after == raised else 1.0
-        out = []
-        for route in found.routes:
-            if route is None:
-                out.append(np.nan)
-                continue
+        out = np.full(len(found.routes), np.nan)
+        for n in met.tolist():
+            route = found.routes[n]
+            assert route is not None
             ways = [leaf.weight * _exposed_s(prices, route.moves, leaf.phase, here)]
             if one.partial:
                 common = _scaled(op, route.moves, leaf.sizes.here)
@@ -412,8 +437,8 @@ def _charge_leaf(
                 if leaf.hoisted is not None and all(m.kind == ALL_REDUCE for m in route.moves):
                     common = _scaled(op, route.moves, leaf.sizes.hoisted)
                     ways.append(leaf.hoisted * leaf.part * _exposed_s(prices, common, after, late))
-            out.append(min(ways))
-        return np.array(out)
+            out[n] = min(ways)
+        return out
 
     base = least(None)
     return Charge(base, {k: least(k) - base for k in phases})

@@ -32,6 +32,7 @@ class DevicePrices:
         self.network = Network(mesh, device)
         self.axis_names = mesh.names
         self.axis_sizes = mesh.sizes
+        self._moves: dict[tuple[str, tuple[int, ...], int], float] = {}  # seconds, as they occur
         self._dots: dict[int, tuple[list[int], Any]] = {}  # op class -> roles of atoms, dtype
         # The TPU compiler has no reduce-scatter over several axes: it would reduce the whole. A
         # switched network has one and needs it, for its levels work at the same time.
@@ -45,9 +46,11 @@ class DevicePrices:
         """Seconds of one collective; a local slice is free."""
         if move.kind == SLICE:
             return 0.0
-        return self.network.seconds(
-            move.kind, tuple([self.axis_names[a] for a in move.axes]), move.bytes
-        )
+        known = self._moves.get(move[:3])
+        if known is None:
+            names = tuple([self.axis_names[a] for a in move.axes])
+            known = self._moves[move[:3]] = self.network.seconds(move.kind, names, move.bytes)
+        return known
 
     def combined_s(self, move: Move) -> float:
         """Seconds of a collective with slack: its part of the one that it is combined into.

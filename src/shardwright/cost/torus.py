@@ -91,6 +91,19 @@ def _runs(dim: Dim, axes: Sequence[str]) -> Iterator[tuple[int, int, int]]:
             yield members[0][0], size, math.prod(part for _, part in dim.axes[members[-1][0] + 1 :])
 
 
+def cores_on(axes: Sequence[tuple[str, int]], device: Device) -> dict[str, int]:
+    """{axis: cores} under the last axis that the cores of a chip divide: they are nearest.
+
+    `jax.experimental.mesh_utils` has cores as a physical axis of their own, and serves the last
+    mesh axis first.
+    """
+    cores = device.cores_per_chip
+    for name, size in reversed(axes) if cores > 1 else ():
+        if size % cores == 0:
+            return {name: cores}
+    return {}
+
+
 def devices_in_slice(axes: Sequence[tuple[str, int]], device: Device) -> list[tuple[str, int]]:
     """The axes inside one slice: minor axes as they are, the first that has no room cut, then 1.
 

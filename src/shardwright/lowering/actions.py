@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from shardwright.lowering.specs import Spec, Way, format_way
+from shardwright.program.interpret import Key
 from shardwright.spmd.sums import Order
 
 # (axes, dim) of one reduce-scatter after the other.
@@ -86,7 +87,7 @@ class StayInLoop:
 
 @dataclass(frozen=True, slots=True)
 class ClampStarts:
-    """The starts of a dynamic slice leave room for it."""
+    """The starts of a dynamic slice or gather leave room for it."""
 
     def __str__(self) -> str:
         return "clamp starts"
@@ -176,6 +177,21 @@ class Convolve:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnRows:
+    """A sort, gather or scatter of rows that each device sorts for itself."""
+
+    operands: tuple[Spec, ...]
+    results: tuple[Spec, ...]
+    over: tuple[str, ...]  # the axes that split the rows
+    blocks: int = 1  # of a sort: the parts of a shard that are sorted, one by one
+    dim: int = 0  # of a gather or scatter: the dim of the first operand that is indexed
+
+    def __str__(self) -> str:
+        blocks = f", in {self.blocks} blocks" if self.blocks > 1 else ""
+        return f"keep to own rows over {'+'.join(self.over) or 'no axis'}{blocks} in shard_map"
+
+
+@dataclass(frozen=True, slots=True)
 class RaggedDot:
     """A grouped dot of each device's rows and groups."""
 
@@ -183,14 +199,20 @@ class RaggedDot:
     result: Spec
     rows_over: tuple[str, ...]  # axes
     groups_over: tuple[str, ...]  # axes
-    sums: tuple[tuple[str, ...], ...]  # the axes of one reduction after the other
+    sums: tuple[str, ...]  # axes
     row_dims: tuple[int | None, ...]  # the dim of the rows in both operands and the result
+    # The sort that says of each row in which group it is, in place of the groups' sizes.
+    sorted_by: Key | None = None
+    sorts: bool = False  # rows here come in several blocks: they are sorted first
+    scatter: Scatters = ()  # of the sums each device keeps a shard
 
     def __str__(self) -> str:
         parts = {"rows": self.rows_over, "groups": self.groups_over}
         split = ", ".join(f"{what} over {'+'.join(axes)}" for what, axes in parts.items() if axes)
-        total = "".join(f", sum over {'+'.join(axes)}" for axes in self.sums)
-        return f"multiply {split} in shard_map{total}"
+        total = f", sum over {'+'.join(self.sums)}" if self.sums else ""
+        first = "sort, " if self.sorts else ""
+        total += ", scattered" if self.scatter else ""
+        return f"{first}multiply {split or 'whole'} in shard_map{total}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +264,7 @@ class Store:
 
 Action = (
     Constrain | BeforeLoop | StartSum | StayInLoop | ClampStarts
-    | Compute | Rematerialize | Fill | PickEntries | OnShards | Convolve | RaggedDot
+    | Compute | Rematerialize | Fill | PickEntries | OnShards | Convolve | OwnRows | RaggedDot
     | PartialSums | PassSums
     | Reduce | Store
 )  # fmt: skip

@@ -21,6 +21,7 @@ from shardwright.lowering.actions import (
     ON_RESULTS,
     Actions,
     Constrain,
+    RaggedDot,
     StayInLoop,
     Store,
     Unreduced,
@@ -87,6 +88,11 @@ class Lowering:
         self.steps = steps
         self.mover = Mover(mesh)
         self.met: set[Key] = set()
+        self.sorted: dict[Key, Slot] = {}  # what rows are sorted by, in order
+        self.told = [  # grouped dots, and the sort that tells each of its rows' groups
+            (key, a.sorted_by) for key, actions in steps.actions.items()
+            for a in actions if isinstance(a, RaggedDot) and a.sorted_by is not None
+        ]  # fmt: skip
 
     def take(self, key: Key) -> Actions:
         """The actions of an op; none for one that nothing needs, or a tie of literals."""
@@ -108,14 +114,20 @@ class Lowering:
             arrays = _jax.bind(eqn, [s.array for s in operands])
             slots = zip(arrays, operands, strict=True)
             return [Slot(a, unreduced=s.unreduced, invariant=s.invariant) for a, s in slots]
+        actions = self.take(place.key) or AS_IT_IS
         site = Site(eqn, place.transposed, list(operands))
-        perform(self.take(place.key) or AS_IT_IS, site, self.mover)
+        for action in actions:
+            if isinstance(action, RaggedDot) and action.sorted_by is not None:
+                site.operands[2] = self.sorted[action.sorted_by]
+        perform(actions, site, self.mover)
+        if eqn.primitive.name == "sort":
+            self.sorted[place.key] = site.results[0]
         return _marked(site.results, site.operands)
 
     def call(self, eqn: Any, called: Any, operands: list[Slot], place: Place) -> list[Slot]:
         """The results of a call: inlined, or rebuilt if it has rules of its own."""
         name = eqn.primitive.name
-        if name not in KEPT_CALLS:
+        if name not in KEPT_CALLS or (name not in REMATS and self.tells_across(place.key)):
             with _jax.name_scope(str(eqn.params.get("name", name))):
                 return enter(self, called, operands, place)
         if self.mover.in_loop and all_invariant(operands) and self.moves_inside(place.key):
@@ -179,6 +191,11 @@ class Lowering:
                 slot = next((self.stacked(array, u) for u in outlets[leaves.outputs[0]].left), slot)
             results.append(self.result(tie, slot))
         return _marked(results, operands)
+
+    def tells_across(self, key: Key) -> bool:
+        """Whether a sort on one side of a call's border tells a grouped dot on the other."""
+        n = len(key)
+        return any((dot[:n] == key) != (by[:n] == key) for dot, by in self.told)
 
     def moves_inside(self, key: Key) -> bool:
         """Whether ops of a loop, branch or call move data between devices."""

@@ -12,16 +12,16 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from shardwright import _jax
 from shardwright.lowering import actions as do
-from shardwright.lowering.actions import Action, Scatters, Unreduced
+from shardwright.lowering.actions import Action, Unreduced
 from shardwright.lowering.convolution import convolve
 from shardwright.lowering.kernels import kernel_on_shards, prefetched_rows_first
 from shardwright.lowering.movement import Mover
+from shardwright.lowering.own_rows import keep_own_rows
 from shardwright.lowering.partial import add_up, in_first_part, over_leading, split_dims
 from shardwright.lowering.ragged import multiply
-from shardwright.lowering.shards import on_shards, shard_shape
+from shardwright.lowering.shards import after, on_shards, shard_shape, summed
 from shardwright.lowering.slots import Recipe, Slot, all_invariant
-from shardwright.lowering.specs import Spec
-from shardwright.lowering.workarounds import clamped_starts, scattered, sliced
+from shardwright.lowering.workarounds import clamped_starts, sliced
 
 
 @dataclass(slots=True)
@@ -118,30 +118,11 @@ def _on_shards(action: do.OnShards, site: Site, mover: Mover) -> None:
             results = _jax.bind(site.eqn, here, **changes)
         else:
             results = _jax.bind(site.eqn, list(shards))
-        return [_summed(a, action.sums, s) for a, s in zip(results, scatter, strict=True)]
+        return [summed(a, action.sums, s) for a, s in zip(results, scatter, strict=True)]
 
-    made = [_after(spec, s) for spec, s in zip(action.results, scatter, strict=True)]
+    made = [after(spec, s) for spec, s in zip(action.results, scatter, strict=True)]
     whole = on_shards(local, mover.mesh, action.operands, made)
     site.results = [Slot(a) for a in whole(*site.arrays)]
-
-
-def _summed(term: Any, sums: Sequence[tuple[str, ...]], scatter: Scatters) -> Any:
-    """The sum of the terms of all devices over these axes; its shard where it is scattered."""
-    for axes, dim in scatter:
-        term = scattered(term, axes, dim)
-    done = {axis for axes, _ in scatter for axis in axes}
-    for axes in sums:
-        left = tuple(axis for axis in axes if axis not in done)
-        term = jax.lax.psum(term, left) if left else term
-    return term
-
-
-def _after(spec: Spec, scatter: Scatters) -> Spec:
-    """The sharding of a sum that was produced so, once it is scattered."""
-    made = list(spec)
-    for axes, dim in scatter:
-        made[dim] += axes
-    return tuple(made)
 
 
 def _convolve(action: do.Convolve, site: Site, mover: Mover) -> None:
@@ -150,6 +131,10 @@ def _convolve(action: do.Convolve, site: Site, mover: Mover) -> None:
 
 def _ragged_dot(action: do.RaggedDot, site: Site, mover: Mover) -> None:
     site.results = [Slot(multiply(site.eqn, site.arrays, action, mover.mesh))]
+
+
+def _own_rows(action: do.OwnRows, site: Site, mover: Mover) -> None:
+    site.results = [Slot(a) for a in keep_own_rows(site.eqn, site.arrays, action, mover.mesh)]
 
 
 def _partial_sums(action: do.PartialSums, site: Site, mover: Mover) -> None:
@@ -213,9 +198,9 @@ def _scatter(merged: Any, unreduced: Unreduced, mesh: Any) -> Any:
     produced, scatter = unreduced.way[0], unreduced.scatter
 
     def local(part: Any) -> Any:
-        return _summed(part[0], [unreduced.axes], scatter)
+        return summed(part[0], [unreduced.axes], scatter)
 
-    return on_shards(local, mesh, [(unreduced.axes, *produced)], _after(produced, scatter))(merged)
+    return on_shards(local, mesh, [(unreduced.axes, *produced)], after(produced, scatter))(merged)
 
 
 def _store(action: do.Store, site: Site, mover: Mover) -> None:
@@ -229,6 +214,6 @@ _PERFORM: dict[type, Callable[[Any, Site, Mover], None]] = {
     do.Rematerialize: _rematerialize,
     do.Fill: _fill,
     do.PickEntries: _pick_entries, do.OnShards: _on_shards, do.Convolve: _convolve,
-    do.RaggedDot: _ragged_dot,
+    do.RaggedDot: _ragged_dot, do.OwnRows: _own_rows,
     do.PartialSums: _partial_sums, do.PassSums: _pass_sums, do.Reduce: _reduce, do.Store: _store,
 }  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from math import prod
 from typing import Any
 
 import jax
@@ -9,8 +11,10 @@ import jax.numpy as jnp
 
 from shardwright import _jax
 from shardwright.lowering.actions import RaggedDot
-from shardwright.lowering.shards import on_shards, partial_axes
+from shardwright.lowering.reductions import scatters
+from shardwright.lowering.shards import after, on_shards, summed
 from shardwright.lowering.specs import spec_of
+from shardwright.program.interpret import Key
 from shardwright.program.types import Op
 from shardwright.spmd.follow import split_by
 from shardwright.spmd.ir import Partitioned
@@ -19,8 +23,11 @@ from shardwright.spmd.ir import Partitioned
 GROUPED = {"ragged_dot_general": None, "megablox_gmm": 0, "megablox_tgmm": 1}
 
 
-def ragged_dot(given: Partitioned, op: Op) -> RaggedDot | None:
-    """How a grouped dot is computed in shards; None unless its rows or its groups are split."""
+def ragged_dot(given: Partitioned, op: Op, blocks: Mapping[Key, int]) -> RaggedDot | None:
+    """How a grouped dot is computed in shards; None where a compiler knows what to do.
+
+    `blocks`: the blocks of rows, each sorted, that a sort makes (own_rows.py).
+    """
     number = int(given.classes.of_op[op.index])
     op_class, choice = given.classes.table[number], given.choices[number]
     names = tuple(name for name, _ in given.axes)
@@ -32,26 +39,50 @@ def ragged_dot(given: Partitioned, op: Op) -> RaggedDot | None:
     def over(factors: tuple[int, ...]) -> tuple[str, ...]:
         return tuple(names[a] for f in factors for a in split_by(op_class, choice.claims, f))
 
-    if not over(rows) and not over(groups):
+    sorted_in = blocks[op.sorted_by] if op.sorted_by is not None else 1
+    sizes = dict(given.axes)
+    sorts = prod(sizes[axis] for axis in over(rows)) % sorted_in != 0
+    if not over(rows) and not over(groups) and not choice.partial and not sorts:
         return None
     placed = zip(op_class.slots, (*choice.needs, *choice.produced), strict=True)
     *operands, produced = [
         spec_of(slot.layout, placement, len(dims), names)
         for (slot, placement), dims in zip(placed, op.rule.slots, strict=True)
     ]
+    sums = tuple(names[a] for a in choice.partial)
     return RaggedDot(
-        tuple(operands), produced, over(rows), over(groups), partial_axes(choice, names),
+        tuple(operands), produced, over(rows), over(groups), sums,
         tuple(dims.index(rows) if rows in dims else None for dims in (lhs, rhs, result)),
+        op.sorted_by, sorts, scatters(given, op_class, choice, 0),
     )  # fmt: skip
 
 
 def multiply(eqn: Any, args: list[Any], how: RaggedDot, mesh: Any) -> Any:
-    """The result of a grouped dot, computed in shards."""
-    total = args[2].shape[-1]
+    """The result of a grouped dot, computed in shards.
+
+    The last argument has the sizes of groups, or of each row the group, if a sort says so.
+    """
+    total = eqn.invars[2].aval.shape[-1]
 
     def local(lhs: Any, rhs: Any, sizes: Any) -> Any:
         """The result of one device, from its shards."""
-        sizes = _of_my_rows(lhs.shape[how.row_dims[0]], sizes, how.rows_over)
+        if how.sorted_by is None:
+            sizes = _of_my_rows(lhs.shape[how.row_dims[0]], sizes, how.rows_over)
+            return product(lhs, rhs, sizes)
+        if not how.sorts:
+            return product(lhs, rhs, _sizes_of(sizes, total))
+        order = jnp.argsort(sizes)
+        in_lhs, in_rhs, in_result = how.row_dims
+        lhs = jnp.take(lhs, order, in_lhs, unique_indices=True, mode="clip")
+        if in_rhs is not None:
+            rhs = jnp.take(rhs, order, in_rhs, unique_indices=True, mode="clip")
+        out = product(lhs, rhs, _sizes_of(sizes[order], total))
+        if in_result is None:
+            return out
+        return jnp.take(out, jnp.argsort(order), in_result, unique_indices=True, mode="clip")
+
+    def product(lhs: Any, rhs: Any, sizes: Any) -> Any:
+        """The result of one device, from its rows in order."""
         devices = jax.lax.axis_size(how.groups_over) if how.groups_over else 1
         first = jax.lax.axis_index(how.groups_over) * (total // devices) if how.groups_over else 0
         if _jax.library_call(eqn):
@@ -59,11 +90,22 @@ def multiply(eqn: Any, args: list[Any], how: RaggedDot, mesh: Any) -> Any:
             out = _jax.megablox(eqn.params, (lhs, rhs, sizes), total // devices, first)
         else:
             out = _of_my_groups(eqn, lhs, rhs, sizes, total // devices, first, how)
-        for axes in how.sums:
-            out = jax.lax.psum(out, axes)
         return out
 
-    return on_shards(local, mesh, how.operands, how.result)(*args)
+    def local_sum(*shards: Any) -> Any:
+        return summed(local(*shards), [how.sums], how.scatter)
+
+    return on_shards(local_sum, mesh, how.operands, after(how.result, how.scatter))(*args)
+
+
+def _sizes_of(groups: Any, total: int) -> Any:
+    """How many rows are of each group, from the group of each row, in order.
+
+    What is below group 0 is of it, as a sort and a count that clips have it.
+    """
+    numbers = jnp.arange(total, dtype=groups.dtype)
+    ends = jnp.searchsorted(groups, numbers, side="right").astype(jnp.int32)
+    return jnp.diff(ends, prepend=0)
 
 
 def _of_my_rows(rows: int, sizes: Any, over: tuple[str, ...]) -> Any:

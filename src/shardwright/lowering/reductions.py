@@ -45,7 +45,7 @@ def partial_sums(given: Partitioned, op: Op, way: Way, deferred: Deferred) -> Pa
     """
     c = int(given.classes.of_op[op.index])
     op_class, choice = given.classes.table[c], given.choices[c]
-    if not choice.partial or not op_class.at_once:
+    if not choice.partial or not op_class.at_once or op.rule.in_shards:
         return None
     several = len(choice.partial) > 1  # over one axis a compiler scatters by itself
     scatter = scatters(given, op_class, choice, 0) if several else ()

@@ -9,7 +9,9 @@ from typing import Any
 import jax
 
 from shardwright import _jax
+from shardwright.lowering.actions import Scatters
 from shardwright.lowering.specs import Spec, partition_spec
+from shardwright.lowering.workarounds import scattered
 from shardwright.spmd.follow import Choice
 
 
@@ -29,6 +31,25 @@ def shard_shape(shape: tuple[int, ...], spec: Spec, mesh: Any) -> tuple[int, ...
     return tuple(
         n // prod(mesh.shape[a] for a in axes) for n, axes in zip(shape, spec, strict=True)
     )
+
+
+def summed(term: Any, sums: Sequence[tuple[str, ...]], scatter: Scatters) -> Any:
+    """In shards: the sum of the terms of all devices over these axes, scattered where that says."""
+    for axes, dim in scatter:
+        term = scattered(term, axes, dim)
+    done = {axis for axes, _ in scatter for axis in axes}
+    for axes in sums:
+        left = tuple(axis for axis in axes if axis not in done)
+        term = jax.lax.psum(term, left) if left else term
+    return term
+
+
+def after(spec: Spec, scatter: Scatters) -> Spec:
+    """The sharding of a sum that was produced so, once it is scattered."""
+    made = list(spec)
+    for axes, dim in scatter:
+        made[dim] += axes
+    return tuple(made)
 
 
 def partial_axes(choice: Choice, names: Sequence[str]) -> tuple[tuple[str, ...], ...]:

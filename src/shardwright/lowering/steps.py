@@ -10,11 +10,17 @@ from shardwright.cost.model import CostModel, partitioned
 from shardwright.lowering import actions as do
 from shardwright.lowering.actions import Action, Actions
 from shardwright.lowering.convolution import convolution
+from shardwright.lowering.own_rows import own_rows, sorted_blocks
 from shardwright.lowering.ragged import GROUPED, ragged_dot
 from shardwright.lowering.reductions import Deferred, find_deferred, partial_sums, scatters
 from shardwright.lowering.shards import partial_axes
 from shardwright.lowering.specs import Shardings, Spec, Way
-from shardwright.lowering.workarounds import WORKAROUNDS, picked_dims, takes_one_by_stride
+from shardwright.lowering.workarounds import (
+    WORKAROUNDS,
+    needs_clamp,
+    picked_dims,
+    takes_one_by_stride,
+)
 from shardwright.program.fingerprint import argument_types
 from shardwright.program.interpret import Key
 from shardwright.program.printing import format_call
@@ -55,6 +61,7 @@ class _Given(NamedTuple):
     classes: list[int]  # of ops
     shardings: Shardings
     deferred: Deferred
+    blocks: dict[Key, int]  # in which a sort sorts its rows
 
     def choice(self, op: Op) -> Choice:
         """How the op is computed."""
@@ -65,7 +72,8 @@ def make_steps(model: CostModel, decisions: Decisions) -> Steps:
     """The actions of every live op of the program as decided."""
     decided, shardings = partitioned(model, decisions), Shardings(model, decisions)
     program, classes = decided.program, decided.classes.of_op.tolist()
-    given = _Given(decided, classes, shardings, find_deferred(decided))
+    blocks = sorted_blocks(decided)
+    given = _Given(decided, classes, shardings, find_deferred(decided), blocks)
     on_shards = _all_manual(program)
     return Steps(
         {
@@ -101,7 +109,7 @@ def _actions(given: _Given, op: Op) -> Iterator[Action]:
         reduced_later = not given.deferred.values.isdisjoint(op.results)
         if op.region != TOP and not reduced_later and _moves_results(given.choice(op)):
             yield do.StayInLoop()
-        if op.name in WORKAROUNDS["merged starts"].primitives:
+        if needs_clamp(op):
             yield do.ClampStarts()
         computing = _pass_sums(op) if unreduced else _compute(given, op, ways)
         unreduced = unreduced or isinstance(computing, do.PartialSums)
@@ -109,6 +117,8 @@ def _actions(given: _Given, op: Op) -> Iterator[Action]:
         if isinstance(computing, do.OnShards) and computing.scatter:
             rows = zip(ways, computing.scatter, strict=True)
             ways = [way[1:] if scattered else way for way, scattered in rows]
+        elif isinstance(computing, do.RaggedDot) and computing.scatter:
+            ways = [ways[0][1:]]
     if not unreduced:
         yield from (do.Store(i, way) for i, way in enumerate(ways))
     elif op.results[0] not in given.deferred.values:
@@ -162,6 +172,11 @@ def _result_ways(given: _Given, op: Op) -> list[Way]:
 
 def _compute(given: _Given, op: Op, ways: list[Way]) -> Action:
     """How the op itself is computed."""
+    if op.rule.own is not None:
+        produced = tuple(way[0] for way in ways)
+        number = given.classes[op.index]
+        own = own_rows(given.partitioned, op, number, given.blocks, _reads(given, op), produced)
+        return own or do.Compute()
     deferred = partial_sums(given.partitioned, op, ways[0], given.deferred) if ways else None
     if deferred:
         return deferred
@@ -180,7 +195,7 @@ def _compute(given: _Given, op: Op, ways: list[Way]) -> Action:
         produced = tuple(way[0] for way in ways)
         return do.OnShards(_reads(given, op), produced, partial_axes(choice, names), scatter)
     if op.name in GROUPED:  # no compiler knows where a group begins
-        return ragged_dot(given.partitioned, op) or do.Compute()
+        return ragged_dot(given.partitioned, op, given.blocks) or do.Compute()
     if op.name in WORKAROUNDS["entry held alone"].primitives:
         dims = picked_dims(given.partitioned, op, _reads(given, op)[0])
         return do.PickEntries(dims) if dims or takes_one_by_stride(op) else do.Compute()

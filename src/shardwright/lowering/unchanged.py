@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from shardwright.errors import ShardwrightError
+from shardwright.errors import ShardwrightError, first_of
 from shardwright.lowering.steps import Steps
 from shardwright.program.fingerprint import argument_types, first_change
 from shardwright.program.types import Program
@@ -28,9 +28,8 @@ def check_types(planned: Mapping[str, str], now: Sequence[str]) -> None:
     rows = zip(planned.items(), now, strict=True)
     changes = [f"{path}: was {was}, is {is_}" for (path, was), is_ in rows if was != is_]
     if changes:
-        more = f"\n... and {len(changes) - 8} more" if len(changes) > 8 else ""
         raise ShardwrightError(
             "the arguments have other types than this plan was made for",
-            changed="\n".join(changes[:8]) + more,
+            changed=first_of(changes),
             try_="plan again for these arguments",
         )

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from shardwright import _jax
 from shardwright.lowering.specs import Spec
@@ -31,8 +32,9 @@ WORKAROUNDS = {
     "merged starts": Workaround(
         "jaxlib 0.10.2",
         "merges a slice with the one that takes a device's shard of its result and clamps the sum"
-        " of both starts: a start beyond the end reads other entries than without a mesh",
-        "ClampStarts", ("dynamic_slice", "dynamic_update_slice"),
+        " of both starts: a start beyond the end reads other entries than without a mesh; a gather"
+        " of which each device has one slice is such a slice too",
+        "ClampStarts", ("dynamic_slice", "dynamic_update_slice", "gather"),
     ),
     "entry held alone": Workaround(
         "jaxlib 0.10.2",
@@ -87,8 +89,24 @@ WORKAROUNDS = {
 }  # fmt: skip
 
 
+def needs_clamp(op: Op) -> bool:
+    """Whether an op reads or writes slices whose starts XLA may merge with others.
+
+    A slice of one entry is not cut further, and `fill` masks those that have no room.
+    """
+    if op.name == "gather":
+        indexed = op.eqn.params["dimension_numbers"].start_index_map
+        clamps = op.eqn.params["mode"] != jax.lax.GatherScatterMode.FILL_OR_DROP
+        return clamps and any(op.eqn.params["slice_sizes"][d] > 1 for d in indexed)
+    return op.name in WORKAROUNDS["merged starts"].primitives
+
+
 def clamped_starts(eqn: Any, args: list[Any]) -> list[Any]:
-    """The operands of a dynamic (update) slice, with starts that leave room for the slice."""
+    """The operands of a dynamic (update) slice or gather, with starts that leave room for it."""
+    if eqn.primitive.name == "gather":
+        indexed = eqn.params["dimension_numbers"].start_index_map
+        room = [eqn.invars[0].aval.shape[d] - eqn.params["slice_sizes"][d] for d in indexed]
+        return [args[0], _clamp(args[1], room)]
     first = 1 if eqn.primitive.name == "dynamic_slice" else 2
     whole = eqn.invars[0].aval.shape
     part = eqn.outvars[0].aval.shape if first == 1 else eqn.invars[1].aval.shape
@@ -96,10 +114,11 @@ def clamped_starts(eqn: Any, args: list[Any]) -> list[Any]:
     return [*args[:first], *starts]
 
 
-def _clamp(start: Any, most: int) -> Any:
+def _clamp(start: Any, most: int | list[int]) -> Any:
+    """Starts from 0 to the most; a list has one for each entry of the last dim."""
     dtype = jnp.result_type(start)
-    most = min(most, int(jnp.iinfo(dtype).max))
-    return jnp.clip(start, jnp.array(0, dtype), jnp.array(most, dtype))
+    last = np.minimum(most, jnp.iinfo(dtype).max)
+    return jnp.clip(start, jnp.array(0, dtype), jnp.array(last, dtype))
 
 
 def picked_dims(given: Partitioned, op: Op, spec: Spec) -> tuple[int, ...]:

@@ -23,6 +23,7 @@ from shardwright.program.interpret import (
     interpret,
     op_name,
 )  # fmt: skip
+from shardwright.program.own_rows import let_devices_sort_their_own
 from shardwright.program.pins import shard_map_pins, user_pins
 from shardwright.program.regions import Borders, Split
 from shardwright.program.rule_cache import NO_CONSTANTS, RuleCache
@@ -33,6 +34,7 @@ from shardwright.program.types import (
     NO_OP,
     NO_REMAT,
     TOP,
+    Number,
     Op,
     Program,
     Region,
@@ -66,6 +68,7 @@ def build(closed: Any, signature: Signature) -> Program:
         signature.name, builder.values, builder.ops, builder.regions, inputs, all_consts,
         top.outputs, signature.output.paths, frozenset(), {}, {}, builder.pins, signature,
     )  # fmt: skip
+    let_devices_sort_their_own(program)
     drop_dead(program)
     price_filled_rows(program)
     program.pins += shard_map_pins(program)
@@ -106,7 +109,7 @@ class Builder:
         return index
 
     def literal(self, number: Any) -> int:
-        return LITERAL
+        return Number(number)
 
     def constants(self, arrays: Sequence[Any]) -> list[int]:
         """Values for arrays that a jaxpr closes over: one per array, however often it is met."""
@@ -152,23 +155,11 @@ class Builder:
     ) -> int:  # fmt: skip
         """The index of a new op in the current region."""
         index = len(self.ops)
-        self.ops.append(
-            Op(
-                index,
-                key,
-                name,
-                tuple(operands),
-                tuple(results),
-                rule,
-                region=self.home,
-                remat=self.remat,
-                custom=self.custom,
-                transposed=place.transposed,
-                eqn=eqn,
-                caller=place.caller,
-                **more,
-            )
-        )
+        self.ops.append(Op(
+            index, key, name, tuple(operands), tuple(results), rule, region=self.home,
+            remat=self.remat, custom=self.custom, transposed=place.transposed, eqn=eqn,
+            caller=place.caller, **more,
+        ))  # fmt: skip
         return index
 
     def call(self, eqn: Any, called: Any, operands: list[int], place: Place) -> list[int]:

@@ -129,6 +129,7 @@ _REDUCE: dict[str, Callable[..., Any]] = {
 
 
 def _reduce(module: _jax.StableHlo, op: _jax.StableHloOp, arrays: Arrays, env: Any) -> Arrays:
+    """The results of a reduction, by name where JAX has that name."""
     half, axes = len(arrays) // 2, op.numbers("dimensions")
     (block,) = op.blocks(0)
     (inside, *more) = [o.operation.name for o in block.operations]

@@ -35,7 +35,7 @@ def user_pins(eqn: Any, results: Sequence[int], *, transposed: bool) -> Sequence
 def shard_map_pins(program: Program) -> list[UserPin]:
     """The specs of arguments that only shard_maps read, and that all of them split alike.
 
-    Kept whole, each device would slice them, which costs no time and much memory.
+    Replicated, each device would slice them, which costs no time and much memory.
     """
     pins, uses = [], program.uses()
     for value in program.inputs:

@@ -23,7 +23,7 @@ class Body(NamedTuple):
     kind: Kind
     jaxpr: Any
     trips: int
-    consts: int | None = None  # leading inputs that are the same in every round; None: no rounds
+    consts: int | None = None  # leading inputs that are the same in every trip; None: no trips
     manual: tuple[str, ...] = ()  # of a shard_map: the mesh axes that are its own
     mesh: tuple[tuple[str, int], ...] = ()  # of a shard_map: all axes, with their sizes
     partial: bool = False  # of a shard_map: other axes stay automatic
@@ -59,7 +59,7 @@ class Exit(NamedTuple):
     tie: Tie
     result: int
     outputs: tuple[Port, ...]
-    next_trip: tuple[Port, ...] = ()  # inputs that get it in the next round, of the body first
+    next_trip: tuple[Port, ...] = ()  # inputs that get it in the next trip, of the body first
     split: Split | None = None
 
 
@@ -124,11 +124,11 @@ def _counted_trips(eqn: Any) -> int:
     cond, _ = _jax.open_jaxpr(eqn.params["cond_jaxpr"])
     body, _ = _jax.open_jaxpr(eqn.params["body_jaxpr"])
     carries = cond.invars[eqn.params["cond_nconsts"] :]
-    test = next((e for e in cond.eqns if e.outvars[0] is cond.outvars[0]), None)
+    test = _maker(cond, cond.outvars[0])
     if test is None or test.primitive.name != "lt" or test.invars[0] not in carries:
         return ESTIMATED_TRIPS
     at = carries.index(test.invars[0]) - len(carries)
-    add = next((e for e in body.eqns if e.outvars[0] is body.outvars[at]), None)
+    add = _maker(body, body.outvars[at])
     if add is None or add.primitive.name != "add" or add.invars[0] is not body.invars[at]:
         return ESTIMATED_TRIPS
     numbers = [eqn.invars[at], test.invars[1], add.invars[1]]
@@ -136,6 +136,11 @@ def _counted_trips(eqn: Any) -> int:
         return ESTIMATED_TRIPS
     start, stop, step = (int(n.val) for n in numbers)
     return max(0, math.ceil((stop - start) / step)) if step > 0 else ESTIMATED_TRIPS
+
+
+def _maker(jaxpr: Any, result: Any) -> Any:
+    """The equation that computes a result; None: it is handed through. Some compute nothing."""
+    return next((e for e in jaxpr.eqns if any(v is result for v in e.outvars)), None)
 
 
 def _cond(eqn: Any) -> Borders:

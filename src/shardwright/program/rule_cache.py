@@ -99,9 +99,9 @@ class RuleCache:
     def _border_rule(
         self, tie: Tie, operand: TensorShape, result: TensorShape, split: Split
     ) -> Rule:
-        """The rule of a tie of a shard_map: its axes split the whole array as its spec says.
+        """The rule of a tie of a shard_map: its axes split the global array as its spec says.
 
-        A shard is whole where the spec's axes are concerned. Dims that the spec does not name are
+        The spec's axes split a shard no further. Dims that the spec does not name are
         the same inside and outside, for axes that stay automatic.
         """
         key = (tie, operand, result, split)
@@ -109,7 +109,7 @@ class RuleCache:
         if rule is None:
             same = [split.partial and not axes for axes in split.dims]
             inside = [("same" if yes else "shard", d) for d, yes in enumerate(same)]
-            outside = [("same" if yes else "whole", d) for d, yes in enumerate(same)]
+            outside = [("same" if yes else "global", d) for d, yes in enumerate(same)]
             dims = [outside, inside] if tie is Tie.MANUAL_IN else [inside, outside]
             on = {axis: outside[d] for d, axes in enumerate(split.dims) for axis in axes}
             rule = self._rules[key] = einsum(

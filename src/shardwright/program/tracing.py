@@ -12,8 +12,9 @@ from shardwright import _jax
 from shardwright.errors import ShardwrightError
 from shardwright.mesh import Mesh
 from shardwright.program import frameworks
-from shardwright.program.arguments import Signature, asks_which, sign
+from shardwright.program.arguments import Signature, sign
 from shardwright.program.build import build
+from shardwright.program.calls import asks_which
 from shardwright.program.side_effects import (
     check_held,
     foreign_value,
@@ -96,29 +97,38 @@ def trace_jaxpr(fn: Callable[..., Any], signature: Signature, leaves: Sequence[A
             else:
                 failures.append(error)
     failed = next((e for e in failures if not _jax.wants_another_mesh(e)), failures[-1])
+    raise _failure(signature, failed) from failed
+
+
+def _failure(signature: Signature, failed: Exception) -> ShardwrightError:
+    """The error for a function that failed while it was traced, and what to try."""
+    line, own = _user_line(failed), signature.mesh
+    planned = signature.planned if own.empty else own
+    axis = _jax.unknown_axis(failed)
+    if axis is not None and planned is not None and axis not in planned.axis_names:
+        sizes = " x ".join(f"{name}={size}" for name, size in planned.shape.items())
+        return ShardwrightError(
+            f"a shard_map names the axis {axis!r}, the mesh is {sizes}",
+            at=line,
+            try_=f"partition(..., mesh={{..., {axis!r}: n}}), or axes of this mesh",
+        )
+    if isinstance(failed, jax.errors.UnexpectedTracerError):
+        return foreign_value(signature.name, line)
     try_ = "call it under jax.make_jaxpr with the same arguments to see the full traceback"
-    if _jax.wants_another_mesh(failed) and signature.mesh.empty:
+    if _jax.wants_another_mesh(failed) and own.empty:
         try_ = "give the mesh whose axes it names: under jax.set_mesh(mesh)"
-        if signature.planned is None:
+        if planned is None:
             try_ += ", or with mesh=... of partition(), check() or analyze()"
     if type(failed).__name__ == "TraceContextError":  # of flax: a module that is no argument
         try_ = "pass the module it changes as an argument"
-    axis = _jax.unknown_axis(failed)
-    planned = signature.planned if signature.mesh.empty else signature.mesh
-    if axis is not None and planned is not None and axis not in planned.axis_names:
-        sizes = " x ".join(f"{name}={size}" for name, size in planned.shape.items())
-        raise ShardwrightError(
-            f"a shard_map names the axis {axis!r}, the mesh is {sizes}",
-            at=_user_line(failed),
-            try_=f"partition(..., mesh={{..., {axis!r}: n}}), or axes of this mesh",
-        ) from failed
-    if isinstance(failed, jax.errors.UnexpectedTracerError):
-        raise foreign_value(signature.name, _user_line(failed)) from failed
-    raise ShardwrightError(
+    if isinstance(failed, AssertionError) and not str(failed) and planned is not None:
+        axes = ", ".join(map(repr, planned.axis_names))  # JAX refuses unknown axes so, in a psum
+        try_ = f"if it is a collective in a shard_map: its axes must be of the mesh, {axes}"
+    return ShardwrightError(
         f"{signature.name} failed while being traced: {type(failed).__name__}: {failed}",
-        at=_user_line(failed),
+        at=line,
         try_=try_,
-    ) from failed
+    )
 
 
 def _check_changed(fn: Callable[..., Any], signature: Signature, types: Sequence[Any]) -> None:

@@ -1,6 +1,6 @@
 """The Program: ops in execution order, values, nested regions.
 
-Invariants (see invariants.py)
+Invariants (checked by tests/program/invariants.py)
 - `ops` lists every op, those of nested regions too, in execution order;
 - an operand is a literal, or a value defined before it in its region or one around it;
 - a region op (scan, while, cond, shard_map) is followed by its entry ties, its bodies' ops and its
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 import jax
@@ -28,20 +28,32 @@ from shardwright.rules.rule import PASS, Rule, TensorShape
 
 LITERAL = -1  # an operand that is a literal of the jaxpr, and no value
 TOP = 0  # the region of the function itself
+
+
+class Number(int):
+    """A literal operand that knows its number, while the program is built."""
+
+    number: Any
+
+    def __new__(cls, number: Any) -> Number:
+        literal = super().__new__(cls, LITERAL)
+        literal.number = number
+        return literal
+
+
 NO_REMAT = 0  # the remat body of an op that stands in none
 NO_CALL = 0  # the function with its own derivatives of an op that stands in none
+NO_OP = -1  # what makes an argument or a constant
 
 
+@dataclass(slots=True, eq=False)
 class Value:
     """One array: shape, dtype and where it comes from."""
 
-    __slots__ = ("index", "op", "path", "type")
-
-    def __init__(self, index: int, type_: TensorShape, op: int, path: str | None = None) -> None:
-        self.index = index
-        self.type = type_
-        self.op = op  # the op that defines it; NO_OP for inputs and constants
-        self.path = path  # argument path, for inputs
+    index: int
+    type: TensorShape
+    op: int  # the op that defines it; NO_OP for inputs and constants
+    path: str | None = None  # argument path, for inputs
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -62,37 +74,26 @@ class Value:
         return f"%{self.index}:{format_type(self.type)}"
 
 
-NO_OP = -1  # what makes an argument or a constant
-
-
+@dataclass(slots=True, eq=False)
 class Op:
     """One primitive applied to values."""
 
-    __slots__ = (
-        "body", "caller", "custom", "eqn", "index", "key", "name", "operands", "region", "remat",
-        "results", "rule", "tie", "transposed",
-    )  # fmt: skip
-
-    def __init__(
-        self, index: int, key: Key, name: str, operands: tuple[int, ...],
-        results: tuple[int, ...], rule: Rule, *, region: int, remat: int, custom: int,
-        transposed: bool, eqn: Any, caller: Any, body: tuple[int, ...] = (),
-        tie: Tie | None = None,
-    ) -> None:  # fmt: skip
-        self.index = index
-        self.key = key  # the same whenever the function is traced, and of no other op
-        self.name = name
-        self.operands = operands  # value indices, or LITERAL
-        self.results = results
-        self.rule = rule
-        self.region = region
-        self.remat = remat  # which remat body it stands in; NO_REMAT
-        self.custom = custom  # which function with derivatives of its own it stands in; NO_CALL
-        self.transposed = transposed  # stands in a backward pass
-        self.eqn = eqn  # the JAX equation
-        self.caller = caller  # the equation in the user's code when JAX's own code wrote eqn
-        self.body = body  # the regions of a loop or branch, or those that a tie leads into
-        self.tie = tie  # what it joins, if it computes nothing
+    index: int
+    key: Key  # the same whenever the function is traced, and of no other op
+    name: str
+    operands: tuple[int, ...]  # value indices, or LITERAL
+    results: tuple[int, ...]
+    rule: Rule
+    _: KW_ONLY
+    region: int
+    remat: int  # which remat body it stands in; NO_REMAT
+    custom: int  # which function with derivatives of its own it stands in; NO_CALL
+    transposed: bool  # stands in a backward pass
+    eqn: Any  # the JAX equation
+    caller: Any  # the equation in the user's code when JAX's own code wrote eqn
+    body: tuple[int, ...] = ()  # the regions of a loop or branch, or those that a tie leads into
+    tie: Tie | None = None  # what it joins, if it computes nothing
+    sorted_by: Key | None = None  # the sort of rows that it keeps on a device
 
     @property
     def is_region(self) -> bool:
@@ -167,6 +168,8 @@ class Program:
     signature: Any = None  # program.arguments.Signature
     _uses: Any = field(default=None, repr=False)
     _constants: Any = field(default=None, repr=False)
+    # Sort, where there are grouped dots -> why devices do not sort their own rows.
+    unsorted: dict[Key, str] = field(default_factory=dict)
 
     @property
     def opaque(self) -> Counter[str]:

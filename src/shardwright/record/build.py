@@ -12,7 +12,6 @@ import numpy as np
 from shardwright import _jax
 from shardwright._version import __version__
 from shardwright.analysis.labels import any_index
-from shardwright.analysis.table import human_bytes
 from shardwright.cost.breakdown import peak_breakdown
 from shardwright.cost.model import CostModel, model_collectives, partitioned
 from shardwright.cost.timeline import KINDS, Timeline, find_timeline, value_kinds
@@ -20,7 +19,7 @@ from shardwright.lowering.specs import Shardings, Spec, border_specs
 from shardwright.program.fingerprint import argument_types, fingerprint, result_types
 from shardwright.program.pins import ARGUMENT, HOST_MEMORY
 from shardwright.program.types import LITERAL, NO_OP, Program, format_type
-from shardwright.record.opaque import opaque_notes
+from shardwright.record.opaque import opaque_notes, shared_kernel_notes
 from shardwright.record.sorted_rows import sorted_rows_notes
 from shardwright.record.types import (
     ArgumentKind,
@@ -46,6 +45,7 @@ from shardwright.spmd.ir import Collective, reduction_of
 from shardwright.spmd.layout import REPLICATED
 from shardwright.spmd.sums import find_sums
 from shardwright.spmd.weights import region_weights
+from shardwright.units import human_bytes
 
 # Rows that a record keeps: enough for every view, whatever the size of the program.
 BUFFERS, SIZES, DIMS, NAMES, LARGEST = 24, 4, 12, 8, 32
@@ -103,6 +103,7 @@ def build_record(
             *model.prices.network.notes(), *found.notes, *_state_notes(model, result_specs),
             *_loop_notes(model, decisions), *_logical_notes(program), *opaque_notes(program),
             *_memory_notes(program),
+            *shared_kernel_notes(program, model.mesh),
             *(sorted_rows_notes(program) if model.mesh.size > 1 else ()),
         ),
     )  # fmt: skip
@@ -270,8 +271,8 @@ def _loop_notes(model: CostModel, decisions: Decisions) -> Iterator[str]:
         if reduced is None or not reduced.after_loop:
             number = int(model.layouts.of_value[one.hoist.value])
             layout, now = model.layouts.table[number], given.stored[number]
-            whole = tuple([REPLICATED if a in partial else j for a, j in enumerate(now)])
-            sizes = [layout.local_bytes(at, model.mesh.sizes) for at in (whole, now)]
+            unsplit = tuple([REPLICATED if a in partial else j for a, j in enumerate(now)])
+            sizes = [layout.local_bytes(at, model.mesh.sizes) for at in (unsplit, now)]
             more = sizes[0] - sizes[1]
         loops.setdefault(program.ops[one.hoist.loop.carry].body[0], []).append(more)
     for region, sums in loops.items():

@@ -25,6 +25,11 @@ class Row:
     why: str = ""  # there is no plan
 
     @property
+    def name(self) -> str:
+        """The variant, its mesh and devices."""
+        return f"{self.variant} on {self.mesh}, {self.devices} x {self.device}"
+
+    @property
     def item_s(self) -> float | None:
         """Seconds per item (token, example or step)."""
         return self.cost.step_s / self.items if self.cost is not None else None

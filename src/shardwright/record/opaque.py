@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from shardwright.mesh import Mesh
 from shardwright.program.types import LITERAL, Op, Program
 from shardwright.rules.notation import line_for
 from shardwright.rules.registry import called_names
-from shardwright.rules.rule import OpShape, TensorShape
+from shardwright.rules.rule import PERMUTE, REPLICATE, OpShape, Rule, TensorShape
 
 MOST = 5  # notes; the counts of all are in the record
 
@@ -17,11 +18,58 @@ def opaque_notes(program: Program) -> list[str]:
         if op.rule.opaque and op.rule.why:
             found.setdefault((_name(program, op), op.rule.why), []).append(op)
     return [
-        f"{name}{f' x{len(ops)}' if len(ops) > 1 else ''} at {ops[0].source or 'no line'} is whole"
-        f" on every device: {why}; to split it, give dims that go together one name in"
-        f" {line_for(_shape(program, ops[0]), name)}"
+        f"{name}{f' x{len(ops)}' if len(ops) > 1 else ''} at {ops[0].source or 'no line'} is"
+        f" computed in full on every device: {why}; to split it, give dims that go together one"
+        f" name in {line_for(_shape(program, ops[0]), name)}"
         for (name, why), ops in list(found.items())[:MOST]
     ]
+
+
+def shared_kernel_notes(program: Program, mesh: Mesh) -> list[str]:
+    """One sentence per kernel that not all devices can share out, however it is split."""
+    found: dict[str, str] = {}
+    for op in program.ops:
+        if op.rule.kernel is None or op.rule.opaque:
+            continue
+        left = {f: op.rule.sizes[f] for f in _splittable(op.rule)}
+        devices = 1
+        for n in sorted((n for _, n in mesh.axes if n > 1), reverse=True):
+            fits = [f for f, size in left.items() if size % n == 0]
+            if fits:
+                left[fits[0]] //= n
+                devices *= n
+        if devices == mesh.size:
+            continue
+        name = _name(program, op)
+        why = op.rule.why or _blocks(program, op, mesh)
+        shared = f"shared by {devices} of {mesh.size}"
+        how = shared if devices > 1 else "computed in full on every device"
+        found.setdefault(why, f"{name} at {op.source or 'no line'} is {how}: {why}")
+    return list(found.values())[:MOST]
+
+
+def _splittable(rule: Rule) -> list[int]:
+    """The factors that devices can share; the gradient of keys is a sum over shared queries."""
+    return [f for f, kind in enumerate(rule.kinds) if kind not in (PERMUTE, REPLICATE)]
+
+
+def _blocks(program: Program, op: Op, mesh: Mesh) -> str:
+    """Why no more devices share a kernel, and which blocks would let them."""
+    rule = op.rule
+    splittable = _splittable(rule)
+    if not splittable:
+        return "none of its dims can be split"
+    f = max(splittable, key=lambda f: rule.sizes[f])
+    sizes = [
+        program.values[v].shape[d]
+        for v, slot in zip((*op.operands, *op.results), rule.slots, strict=True) if v != LITERAL
+        for d, dim in enumerate(slot) if f in dim
+    ]  # fmt: skip
+    size = max(sizes)
+    fits = [size // n for _, n in mesh.axes if n > 1 and size % n == 0 and rule.sizes[f] % n]
+    better = f"; blocks of {max(fits)} could be" if fits else ""
+    blocks = f"{rule.sizes[f]} blocks of {size // rule.sizes[f]}"
+    return f"the axes of {mesh} do not divide its {blocks}, which are never cut{better}"
 
 
 def _shape(program: Program, op: Op) -> OpShape:

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from shardwright.errors import ShardwrightError
+from shardwright.referee.host_arrays import to_host
 
 RELATIVE, ABSOLUTE = 2e-3, 1e-4  # of results: sums in another order
 # Where the program computes with few digits: so many units in the last place, up to this fraction.
@@ -85,14 +86,7 @@ def _errors(got: np.ndarray, want: np.ndarray, relative: float) -> tuple[float, 
 
 
 def _arrays(tree: Any) -> list[np.ndarray]:
-    return [_host(leaf) for leaf in jax.tree.leaves(tree)]
-
-
-def _host(leaf: Any) -> np.ndarray:
-    """A host array of an array, or of the data of a random key."""
-    if isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        leaf = jax.random.key_data(leaf)
-    return np.asarray(leaf)
+    return [to_host(leaf) for leaf in jax.tree.leaves(tree)]
 
 
 def _plain(array: np.ndarray) -> np.ndarray:

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,33 +21,10 @@ import jax
 
 from shardwright import _jax
 from shardwright.referee.compiled import read_memory
+from shardwright.referee.messages import Reply, Request
 from shardwright.referee.topologies import all_devices, parse_target
 
 LOOK_S = 1.0  # how often a child looks whether its parent is still there
-
-
-@dataclass(frozen=True)
-class Request:
-    """What the parent asks for: a program, and inputs for each time it should run."""
-
-    module: bytes  # StableHLO bytecode
-    target: str  # as parse_target() reads it
-    devices: list[int]  # ids among the target's, in the order of the mesh
-    propagate: tuple[list[bool], list[bool]]  # whose sharding XLA may choose: arguments, results
-    options: dict[str, Any] = field(default_factory=dict)  # of the compiler
-    runs: list[list[Any]] = field(default_factory=list)  # host arrays that it takes, per run
-    output_shapes: list[tuple[int, ...]] = field(default_factory=list)  # global shapes
-
-
-@dataclass(frozen=True)
-class Reply:
-    """What a compiler made of a program, or why it made nothing."""
-
-    hlo: str = ""
-    memory: dict[str, int] = field(default_factory=dict)
-    outputs: list[list[Any]] = field(default_factory=list)  # of each run
-    failed: str = ""  # "compile", or "read": what was compiled has no text here
-    said: str = ""  # by what failed
 
 
 def compiled(compile_program: Callable[[], _jax.Executable]) -> tuple[Any, Reply]:
@@ -56,7 +33,7 @@ def compiled(compile_program: Callable[[], _jax.Executable]) -> tuple[Any, Reply
     try:
         executable = compile_program()
         stage = "read"
-        return executable, Reply(executable.as_text(), asdict(read_memory(executable)))
+        return executable, Reply(executable.as_text(), read_memory(executable))
     except jax.errors.JaxRuntimeError as error:
         return None, Reply(failed=stage, said=str(error))
 
@@ -65,9 +42,7 @@ def answer(request: Request) -> Reply:
     """The Reply to a Request."""
     by_id = {device.id: device for device in all_devices(parse_target(request.target))}
     devices = [by_id[i] for i in request.devices]
-    executable, reply = compiled(
-        lambda: _jax.compile_stablehlo(request.module, devices, request.propagate, request.options)
-    )
+    executable, reply = compiled(lambda: _jax.compile_portable(request.program, devices))
     if executable is None:
         return reply
     outputs = [executable.run(inputs, request.output_shapes) for inputs in request.runs]
@@ -85,7 +60,7 @@ def main(request_path: str, reply_path: str) -> int:
     """The exit code after answering the request in one file with a reply in another."""
     threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
     request = pickle.loads(Path(request_path).read_bytes())
-    Path(reply_path).write_bytes(pickle.dumps(asdict(answer(Request(**request)))))
+    Path(reply_path).write_bytes(pickle.dumps(answer(request)))
     return 0
 
 

@@ -71,7 +71,7 @@ class CompiledMemory:
 def read_collectives(hlo_text: str, mesh: Mapping[str, int]) -> list[CompiledCollective]:
     """The collectives of optimised HLO text, with how often each runs in one step."""
     module = parse(hlo_text)
-    found = _without_async_repeats(runs(module, _collective_bytes, every_branch=True))
+    found = _without_async_repeats(runs(module, lambda _, row: is_collective(row)))
     return [read_collective(module, run, mesh) for run in found]
 
 
@@ -95,26 +95,6 @@ def sent_bytes(row: Any, mesh: Mapping[str, int]) -> float:
     n = prod(mesh[axis] for axis in row.axes) if row.axes else prod(mesh.values())
     per_byte = {"all-reduce": 2 * (n - 1) / n, "collective-permute": 1.0}
     return row.count * row.bytes * per_byte.get(row.kind, (n - 1) / n)
-
-
-def read_cycles(hlo_text: str) -> int | None:
-    """The TPU compiler's estimated cycles of one step, loops multiplied; None if it gave none.
-
-    Collectives carry no estimate: this is compute and local data movement.
-    """
-    if '"estimated_cycles"' not in hlo_text:
-        return None
-
-    def cycles(_: Computation, row: Instruction) -> int:
-        found = re.search(r'"estimated_cycles":"?(\d+)', row.attributes)
-        return int(found[1]) if found else 0
-
-    found = runs(
-        parse(hlo_text),
-        cycles,
-        enter=lambda row: row.opcode != "fusion" or '"estimated_cycles"' not in row.attributes,
-    )
-    return sum(run.times * cycles(run.computation, run.instruction) for run in found)
 
 
 def read_memory(compiled: Any) -> CompiledMemory:
@@ -175,13 +155,11 @@ def _kind(row: Instruction) -> str | None:
 
 
 def _collective_bytes(computation: Computation, row: Instruction) -> int:
-    """The larger side of a collective on one device; 0 for any other instruction.
+    """The larger side of a collective on one device.
 
     Of a ragged all-to-all the smaller: the other is a buffer with room for the worst case.
     """
     kind = _kind(row)
-    if kind is None:
-        return 0
     rows = [computation.instructions.get(name) for name in row.operands]
     sizes = [size_bytes(source.type) for source in rows if source is not None]
     if kind == "ragged-all-to-all":  # rows, buffer, offsets and sizes

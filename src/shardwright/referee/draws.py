@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from shardwright import _jax
+from shardwright.referee.host_arrays import is_key
 from shardwright.referee.integers import Use
 
 IN_RANGE, LAST, NEXT, FAR, NEGATIVE = (
@@ -55,7 +56,7 @@ def _inputs(types: Sequence[Any], uses: Sequence[Use], seed: int, name: str) -> 
     span = max([LEAST_SPAN, *(size for t in types for size in t.shape)])
     out: list[Any] = []
     for t, use in zip(types, uses, strict=True):
-        if jax.dtypes.issubdtype(t.dtype, jax.dtypes.prng_key):
+        if _jax.is_extended(t.dtype):
             key = jax.random.key(seed, impl=_jax.key_impl(t.dtype))
             out.append(jax.random.split(key, t.shape) if t.shape else key)
         elif jax.dtypes.issubdtype(t.dtype, np.inexact):
@@ -96,7 +97,7 @@ def fresh(inputs: Sequence[Any]) -> list[Any]:
     """The same arguments in buffers of their own: a planned step may consume its arguments."""
     return [
         jax.random.clone(x)
-        if _is_key(x) else x if isinstance(x, bool | int | float | complex) else np.array(x)
+        if is_key(x) else x if isinstance(x, bool | int | float | complex) else np.array(x)
         for x in inputs
     ]  # fmt: skip
 
@@ -109,7 +110,7 @@ def with_noise(inputs: Sequence[Any], seed: int) -> list[list[Any]]:
 
 def _nudged(x: Any, direction: float, rng: np.random.Generator) -> Any:
     """An array one ulp towards plus or minus infinity; at random where `direction` is 0."""
-    if _is_key(x) or not jax.dtypes.issubdtype(np.result_type(x), np.inexact):
+    if is_key(x) or not jax.dtypes.issubdtype(np.result_type(x), np.inexact):
         return x
     array = np.asarray(x)
     if array.dtype.kind == "c":
@@ -117,7 +118,3 @@ def _nudged(x: Any, direction: float, rng: np.random.Generator) -> Any:
     signs = np.full(array.shape, direction) if direction else rng.choice([-1.0, 1.0], array.shape)
     towards = (signs * float(jax.numpy.finfo(array.dtype).max)).astype(array.dtype)
     return np.where(np.isfinite(array), np.nextafter(array, towards), array)
-
-
-def _is_key(x: Any) -> bool:
-    return isinstance(x, jax.Array) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)

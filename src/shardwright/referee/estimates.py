@@ -1,23 +1,23 @@
 """Seconds of one compiled instruction, collectives left out: the compiler's estimate or a roofline.
 
 The TPU compiler writes `estimated_cycles` beside each instruction. The GPU compiler writes nothing:
-there an instruction takes as long as its dots, or as its operands and results take through memory.
+there an instruction takes as long as its matrix products, or as its operands and results take
+through memory.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from math import prod
 
 from shardwright.cost.devices import Device
 from shardwright.cost.roofline import dot_s, stream_s
 from shardwright.referee.hlo import Computation, Instruction, Module, size_bytes
+from shardwright.referee.products import is_library_call, product_of
 
 Estimate = Callable[[Module, Computation, Instruction], float]
 
 _CYCLES = re.compile(r'"estimated_cycles":"?(\d+)')
-_SHAPE = re.compile(r"^([a-z]\w*)\[([\d,]*)\]")
 # Instructions that nothing runs for.
 _FREE = ("parameter", "constant", "bitcast", "tuple", "get-tuple-element", "after-all")
 
@@ -34,14 +34,15 @@ def cycles(clock_hz: float) -> Estimate:
 
 
 def roofline(device: Device) -> Estimate:
-    """The dots of an instruction on the matrix unit, or its bytes through memory."""
+    """The products of an instruction on the matrix unit, or its bytes through memory."""
 
     def seconds(module: Module, computation: Computation, row: Instruction) -> float:
         if row.opcode in _FREE or row.opcode.endswith(("-start", "-done")):
             return 0.0
         moved = _read_bytes(module, computation, row) + _written_bytes(module, computation, row)
-        dots = sum(_dot_s(device, inside, one) for inside, one in everything_in(module, row))
-        dots += _dot_s(device, computation, row)
+        inside = ((computation, row), *everything_in(module, row))
+        products = [one for at, inner in inside if (one := product_of(at, inner))]
+        dots = sum(dot_s(device, p.dtype, batch=p.batch, m=p.m, n=p.n, k=p.k) for p in products)
         return device.op_overhead_s + max(dots, stream_s(device, moved))
 
     return seconds
@@ -111,6 +112,8 @@ def _written_bytes(module: Module, computation: Computation, row: Instruction) -
     """Bytes that an instruction writes: what is updated in place, only where it changes."""
     if row.opcode == "dynamic-update-slice":
         return _slice_bytes(computation, row) or 0
+    if is_library_call(row):
+        return size_bytes(row.type.split("]")[0] + "]")  # not its scratch memory
     inside = next((module.computations.get(name) for name in row.callees("calls")), None)
     if inside is None:
         return size_bytes(row.type)
@@ -126,21 +129,3 @@ def _result_bytes(inside: Computation, name: str) -> int:
     if row.opcode == "dynamic-update-slice":
         return _slice_bytes(inside, row) or 0
     return size_bytes(row.type)
-
-
-def _dot_s(device: Device, computation: Computation, row: Instruction) -> float:
-    """Seconds of a dot; 0 for anything else."""
-    left = computation.instructions.get(row.operands[0]) if row.opcode == "dot" else None
-    shape, result = _SHAPE.match(left.type) if left else None, _SHAPE.match(row.type)
-    if shape is None or result is None:
-        return 0.0
-    sizes = [int(n) for n in shape[2].split(",") if n]
-    k = prod(sizes[d] for d in _dims(row, "lhs_contracting_dims"))
-    batch = prod(sizes[d] for d in _dims(row, "lhs_batch_dims"))
-    m = prod(sizes) // max(1, k * batch)
-    n = prod(int(n) for n in result[2].split(",") if n) // max(1, m * batch)
-    return dot_s(device, shape[1], batch=batch, m=m, n=n, k=k)
-
-
-def _dims(row: Instruction, name: str) -> list[int]:
-    return [int(d) for d in re.findall(r"\d+", row.attribute(name) or "")]

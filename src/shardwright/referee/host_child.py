@@ -12,18 +12,17 @@ from math import prod
 from typing import Any
 
 import jax
-import numpy as np
 
 from shardwright import _jax
 from shardwright.errors import ShardwrightError
-from shardwright.referee.child import Reply, Request
+from shardwright.referee.host_arrays import to_host
+from shardwright.referee.messages import Reply, Request
 from shardwright.referee.process import ask
 
 
 def compile_in_child(
     build: Callable[[Any], Any],
     args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
     mesh: Mapping[str, int],
     device_count: int,
     *,
@@ -32,7 +31,7 @@ def compile_in_child(
 ) -> tuple[Reply, str]:
     """(the child's reply for `build(AbstractMesh)`, what it printed); results of each of `runs`."""
     jitted = build(jax.sharding.AbstractMesh(tuple(mesh.values()), tuple(mesh)))
-    lowered = _jax.lower_for(jitted.trace(*without_devices(args), **without_devices(kwargs)), "cpu")
+    lowered = jitted.trace(*without_devices(args)).lower(lowering_platforms=("cpu",))
     inputs, shapes = [], []
     if runs:
         if _jax.calls_back(lowered):
@@ -44,15 +43,15 @@ def compile_in_child(
         infos = jax.tree.leaves(lowered.args_info, is_leaf=lambda x: hasattr(x, "donated"))
         kept = _jax.kept_arguments(lowered)
         for run in runs:
-            leaves = _dynamic_leaves(jitted, run, kwargs)
-            dtypes = [None if _is_key(infos[i].dtype) else infos[i].dtype for i in kept]
+            leaves = _dynamic_leaves(jitted, run)
+            types = [infos[i].dtype for i in kept]
+            dtypes = [None if _jax.is_extended(t) else t for t in types]
             inputs.append([to_host(leaves[i], t) for i, t in zip(kept, dtypes, strict=True)])
         shapes = [_physical_shape(out) for out in jax.tree.leaves(lowered.out_info)]
     request = Request(
-        _jax.stablehlo_bytes(lowered),
+        _jax.portable(lowered),
         f"cpu:{device_count}",
         list(range(prod(mesh.values()))),
-        _jax.propagation(lowered),
         runs=inputs,
         output_shapes=shapes,
     )
@@ -60,13 +59,6 @@ def compile_in_child(
     tree = jax.tree.structure(lowered.out_info)
     outputs = [jax.tree.unflatten(tree, out) for out in reply.outputs]
     return replace(reply, outputs=outputs), printed
-
-
-def to_host(leaf: Any, dtype: Any = None) -> np.ndarray:
-    """A host array of an array or scalar; of the data of a random key."""
-    if isinstance(leaf, jax.Array) and _is_key(leaf.dtype):
-        leaf = jax.random.key_data(leaf)
-    return np.asarray(leaf, dtype)
 
 
 def without_devices(args: Any) -> Any:
@@ -79,22 +71,15 @@ def without_devices(args: Any) -> Any:
     return jax.tree.map(shape_of, args)
 
 
-def _dynamic_leaves(jitted: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+def _dynamic_leaves(jitted: Any, args: tuple[Any, ...]) -> list[Any]:
     """The flat arguments without the static ones."""
-    static_nums, static_names, _ = _jax.jit_options(jitted)
-    static = {number % len(args) for number in static_nums} if args else set()
-    dynamic = tuple(arg for i, arg in enumerate(args) if i not in static)
-    named = {name: arg for name, arg in kwargs.items() if name not in static_names}
-    return jax.tree.leaves((dynamic, named))
-
-
-def _is_key(dtype: Any) -> bool:
-    return jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
+    static = {number % len(args) for number in _jax.jit_options(jitted).static_argnums}
+    return jax.tree.leaves([arg for i, arg in enumerate(args) if i not in static])
 
 
 def _physical_shape(out: Any) -> tuple[int, ...]:
     """The shape of the buffer behind a result: a random key is an array of words."""
-    if _is_key(out.dtype):
+    if _jax.is_extended(out.dtype):
         struct = jax.ShapeDtypeStruct(out.shape, out.dtype)
         return jax.eval_shape(jax.random.key_data, struct).shape
     return tuple(out.shape)

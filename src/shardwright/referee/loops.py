@@ -26,16 +26,12 @@ class Run(NamedTuple):
 
 
 def runs(
-    module: Module,
-    weigh: Callable[[Computation, Instruction], int],
-    *,
+    module: Module, wanted: Callable[[Computation, Instruction], bool], *,
     enter: Callable[[Instruction], bool] = lambda row: True,
-    every_branch: bool = False,
-) -> list[Run]:
-    """Every instruction with a non-zero weight, from the entry through calls and loops.
+) -> list[Run]:  # fmt: skip
+    """Every wanted instruction, from the entry through loops, all branches and calls.
 
-    Of a conditional's branches only the heaviest runs, unless `every_branch` counts. `enter` says
-    which calls to look into.
+    `enter` says which calls to look into.
     """
     memo: dict[str, list[Run]] = {}
 
@@ -46,26 +42,19 @@ def runs(
             computation = module.computations.get(name, Computation(name))
             found: list[Run] = []
             for row in computation.instructions.values():
-                if weigh(computation, row):
+                if wanted(computation, row):
                     found.append(Run(computation, row, 1, True))
-                if enter(row):
-                    for branches, times, known in calls(module, computation, row):
-                        each = [below(branch) for branch in branches]
-                        if not every_branch:
-                            each = [max(each, key=weight, default=[])]
-                        found.extend(
-                            run._replace(
-                                times=run.times * times,
-                                known=run.known and known,
-                                caller=run.caller or row,
-                            )
-                            for run in chain(*each)
+                for branches, times, known in calls(module, computation, row) if enter(row) else ():
+                    found.extend(
+                        run._replace(
+                            times=run.times * times,
+                            known=run.known and known,
+                            caller=run.caller or row,
                         )
+                        for run in chain(*map(below, branches))
+                    )
             memo[name] = found
         return memo[name]
-
-    def weight(found: list[Run]) -> int:
-        return sum(run.times * weigh(run.computation, run.instruction) for run in found)
 
     return below(module.entry)
 
@@ -177,13 +166,19 @@ def _carry_index(scope: _Scope, name: str) -> int | None:
             return None
 
 
-def _step(module: Module, body: Computation, index: int) -> int:
-    """What one trip adds to the counter: 1 unless the body says otherwise."""
+def _step(module: Module, body: Computation, index: int) -> int | None:
+    """What one trip adds to the counter, 1 unless the body says otherwise; None: what it computes.
+
+    A loop that decodes several tokens at a time adds as many as it accepted.
+    """
     if body.root.opcode != "tuple":
         return 1
     row = body.instructions[body.root.operands[index]]
     scope, row = _inside_fusion(module, _Scope(body), row)
+    if row.opcode not in ("add", "subtract"):
+        return 1
     steps = [step for name in row.operands if (step := _value(scope, name)) is not None]
-    if row.opcode in ("add", "subtract") and len(steps) == 1:
-        return steps[0] if row.opcode == "add" else -steps[0]
-    return 1
+    computed = {_source(scope, name)[1].opcode for name in row.operands} - {"constant", "parameter"}
+    if computed:
+        return None
+    return 1 if len(steps) != 1 else steps[0] if row.opcode == "add" else -steps[0]

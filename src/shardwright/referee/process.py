@@ -10,12 +10,11 @@ import subprocess
 import sys
 import tempfile
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import IO
 
 from shardwright.errors import ShardwrightError
-from shardwright.referee.child import Reply, Request
+from shardwright.referee.messages import Reply, Request
 from shardwright.referee.topologies import parse_target
 
 # Of one compilation and its runs, unless the user says otherwise; the largest of the zoo take some
@@ -30,7 +29,7 @@ def ask(request: Request, timeout: float | None = None) -> tuple[Reply, str]:
     limit_s = TIMEOUT_S if timeout is None else timeout
     with tempfile.TemporaryDirectory(prefix="shardwright-") as folder:
         asked, replied, printed = (Path(folder, n) for n in ("request", "reply", "printed"))
-        asked.write_bytes(pickle.dumps(asdict(request)))
+        asked.write_bytes(pickle.dumps(request))
         with printed.open("wb") as output:  # a file: it has what was printed before an end
             code = _run([*COMMAND, str(asked), str(replied)], request.target, output, limit_s)
         said = printed.read_text(errors="replace")
@@ -45,7 +44,8 @@ def ask(request: Request, timeout: float | None = None) -> tuple[Reply, str]:
             raise ShardwrightError(
                 f"the process that compiles for {request.target} {how}", said=_last(said)
             )
-        return Reply(**pickle.loads(replied.read_bytes())), said
+        reply: Reply = pickle.loads(replied.read_bytes())
+        return reply, said
 
 
 def _run(command: list[str], target: str, output: IO[bytes], limit_s: float) -> int | None:

@@ -110,25 +110,24 @@ def _find(path: Path) -> Path:
     return found[-1]
 
 
+def _called(events: list[dict[str, Any]], what: str) -> dict[tuple[Any, Any], str]:
+    """{(process, track): name} of the processes or of the tracks of a trace."""
+    named = (e for e in events if e["ph"] == "M" and e["name"] == what)
+    return {(e["pid"], e.get("tid")): e["args"]["name"] for e in named}
+
+
 def _device_events(events: list[dict[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
     """(name of the first device, its ops)"""
-    names = {
-        e["pid"]: e["args"]["name"]
-        for e in events
-        if e["ph"] == "M" and e["name"] == "process_name"
-    }
-    tracks = {
-        (e["pid"], e.get("tid")): e["args"]["name"]
-        for e in events if e["ph"] == "M" and e["name"] == "thread_name"
-    }  # fmt: skip
-    whole = [e | {"args": e.get("args") or {}} for e in events if e["ph"] == "X"]
+    names = {pid: name for (pid, _), name in _called(events, "process_name").items()}
+    tracks = _called(events, "thread_name")
+    timed = [e | {"args": e.get("args") or {}} for e in events if e["ph"] == "X"]
     for pid in sorted(names, key=lambda pid: names[pid]):
         if names[pid].startswith("/device:"):
-            on_track = [e for e in whole if tracks.get((e["pid"], e.get("tid"))) == OPS]
+            on_track = [e for e in timed if tracks.get((e["pid"], e.get("tid"))) == OPS]
             own = [e for e in on_track if e["pid"] == pid]
             if own:
                 return names[pid], own
-    host = [e for e in whole if "hlo_op" in e["args"]]
+    host = [e for e in timed if "hlo_op" in e["args"]]
     first = min((str(e["args"].get("device_ordinal", "0")) for e in host), default="0")
     own = [e for e in host if str(e["args"].get("device_ordinal", "0")) == first]
     return (names.get(own[0]["pid"], "host") if own else ""), own
@@ -139,14 +138,12 @@ def _steps(events: list[dict[str, Any]], chosen: list[dict[str, Any]]) -> int:
     runs = {e["args"]["run_id"] for e in chosen if "run_id" in e["args"]}
     if runs:
         return len(runs)
-    pid = chosen[0]["pid"]
-    track = {
-        e.get("tid") for e in events
-        if e["ph"] == "M" and e["pid"] == pid and e["name"] == "thread_name"
-        and e["args"]["name"] == MODULES
-    }  # fmt: skip
-    return max(1, sum(1 for e in events if e["ph"] == "X" and e["pid"] == pid
-                      and e.get("tid") in track))  # fmt: skip
+    tracks = _called(events, "thread_name")
+    of_modules = [
+        e for e in events if e["ph"] == "X" and e["pid"] == chosen[0]["pid"]
+        and tracks.get((e["pid"], e.get("tid"))) == MODULES
+    ]  # fmt: skip
+    return max(1, len(of_modules))
 
 
 def _ops(events: list[dict[str, Any]]) -> list[MeasuredOp]:

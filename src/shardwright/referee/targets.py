@@ -15,15 +15,16 @@ import jax
 
 from shardwright import _jax
 from shardwright.errors import ShardwrightError
-from shardwright.referee.child import Reply, Request, compiled
+from shardwright.referee.child import compiled
 from shardwright.referee.compiled import (
     CompiledCollective,
     CompiledMemory,
     captured_stderr,
     read_collectives,
-    read_cycles,
 )
-from shardwright.referee.host_child import compile_in_child, to_host, without_devices
+from shardwright.referee.host_arrays import to_host
+from shardwright.referee.host_child import compile_in_child, without_devices
+from shardwright.referee.messages import Reply, Request
 from shardwright.referee.process import ask
 from shardwright.referee.topologies import Target, devices_of, parse_target
 
@@ -35,6 +36,12 @@ __all__ = [
 # A function from a mesh (jax Mesh or AbstractMesh) to a jitted function with its shardings set.
 Build = Callable[[Any], Any]
 
+# Autotuning times kernels on a real GPU; it changes neither collectives nor memory much.
+_NOT_TUNED = {"xla_gpu_autotune_level": 0}
+# Untuned, XLA (jaxlib 0.10.2) finds no tiles for some kernels of its own, such as the dots of
+# attention heads of 72 or 80 elements; cuBLAS takes them all.
+_NO_TILES = "Couldn't find output tile sizes"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compiled:
@@ -45,7 +52,6 @@ class Compiled:
     hlo: str
     memory: CompiledMemory
     stderr: str = field(repr=False)
-    cycles: int | None = None  # TPU only
 
     @property
     def collectives(self) -> list[CompiledCollective]:
@@ -67,9 +73,7 @@ def compile_for(
     """
     if _needs_host_child(target, mesh, timeout):
         count = _host_count(target, mesh)
-        return _compiled(
-            target, mesh, *compile_in_child(build, args, {}, mesh, count, timeout=timeout)
-        )
+        return _compiled(target, mesh, *compile_in_child(build, args, mesh, count, timeout=timeout))
     jitted = build(_jax_mesh(target, mesh))
     with captured_stderr() as err:
         lowered = jitted.lower(*without_devices(args))
@@ -102,9 +106,7 @@ def run_each(
         )
     if _needs_host_child(target, mesh, timeout):
         count = _host_count(target, mesh)
-        reply, printed = compile_in_child(
-            build, runs[0], {}, mesh, count, runs=runs, timeout=timeout
-        )
+        reply, printed = compile_in_child(build, runs[0], mesh, count, runs=runs, timeout=timeout)
         return reply.outputs, _compiled(target, mesh, reply, printed)
     jitted = build(_jax_mesh(target, mesh))
     made = _compiled(target, mesh, *_compile_here(jitted.lower(*runs[0])))
@@ -123,33 +125,36 @@ def _compile_without_devices(
     target: Target, lowered: Any, timeout: float | None
 ) -> tuple[Reply, str]:
     """(what the compiler of a topology makes of a program, what it printed), in a child."""
-    # Autotuning times kernels on a real GPU; it changes neither collectives nor memory much.
-    options = {"xla_gpu_autotune_level": 0} if target.platform == "cuda" else {}
-    request = Request(
-        _jax.stablehlo_bytes(lowered),
-        str(target),
-        [device.id for device in _jax.devices_lowered_for(lowered)],
-        _jax.propagation(lowered),
-        _jax.compiler_options(lowered) | options,
-    )
-    return ask(request, timeout)
+    program = _jax.portable(lowered)
+    devices = [device.id for device in _jax.devices_lowered_for(lowered)]
+
+    def compiled_with(options: dict[str, Any]) -> tuple[Reply, str]:
+        asked = program._replace(options=program.options | options)
+        return ask(Request(asked, str(target), devices), timeout)
+
+    if target.platform != "cuda":
+        return compiled_with({})
+    reply, printed = compiled_with(_NOT_TUNED)
+    if _NO_TILES in reply.said:
+        return compiled_with(_NOT_TUNED | {"xla_gpu_enable_triton_gemm": False})
+    return reply, printed
 
 
 def _compiled(target: Target, mesh: Mapping[str, int], reply: Reply, printed: str) -> Compiled:
     """What was compiled; a compiler's failure as a ShardwrightError."""
-    if reply.failed:
+    if reply.memory is None:
         raise _failure(target, reply)
     return Compiled(
         target=target,
         mesh=dict(mesh),
         hlo=reply.hlo,
-        memory=CompiledMemory(**reply.memory),
+        memory=reply.memory,
         stderr=printed,
-        cycles=read_cycles(reply.hlo),
     )
 
 
 def _failure(target: Target, reply: Reply) -> ShardwrightError:
+    """The error for a program of which a compiler made nothing."""
     lines = reply.said.splitlines() or [""]
     if reply.failed == "read":  # a plugin newer than jaxlib
         return ShardwrightError(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from shardwright.cost.residuals import NO_DOTS, NOTHING, Residual
 from shardwright.record.advice import AdviceRecord
 from shardwright.record.comparison import Row
-from shardwright.report.pages import environment
+from shardwright.report.pages import render
 from shardwright.report.words import (
     WIDTH,
     change,
@@ -15,7 +15,7 @@ from shardwright.report.words import (
     human_bytes,
     human_seconds,
     percent,
-    short_path,
+    several,
     wrapped,
 )
 
@@ -51,10 +51,7 @@ def peak(record: AdviceRecord) -> list[tuple[str, str]]:
     kinds = sorted(record.memory.by_kind.items(), key=lambda row: -row[1])
     rows = [(human_bytes(size), f"{kind}, all") for kind, size in kinds]
     return rows + [
-        (
-            human_bytes(b.bytes),
-            f"{b.kind}: {f'{b.count} x ' * (b.count > 1)}{b.shape} of {short_path(b.where)}",
-        )
+        (human_bytes(b.bytes), f"{b.kind}: {several(b.count, b.shape, b.where)}")
         for b in record.memory.buffers[:BUFFERS]
     ]
 
@@ -75,10 +72,7 @@ def residual(record: AdviceRecord, row: Residual) -> tuple[str, str, str, str, s
     recompute = f"{sign}{human_seconds(abs(row.recompute_s))}"
     share = change(step_s + row.recompute_s, step_s)
     offload = "-" if row.offload_s is None else f"+{human_seconds(row.offload_s)}"
-    what = (
-        POLICIES.get(row.what)
-        or f"{f'{row.count} x ' * (row.count > 1)}{row.shape} of {short_path(row.what)}"
-    )
+    what = POLICIES.get(row.what) or several(row.count, row.shape, row.what)
     return (
         human_bytes(row.bytes), human_bytes(row.saves_bytes), f"{recompute} ({share})", offload,
         what,
@@ -103,11 +97,7 @@ def instead(record: AdviceRecord, row: Row) -> str:
 
 def advice_html(record: AdviceRecord) -> str:
     """One self-contained page."""
-    return (
-        environment()
-        .get_template("advice.html.j2")
-        .render(record=record, sections=list(_sections(record)))
-    )
+    return render("advice.html.j2", {"record": record, "sections": list(_sections(record))})
 
 
 Table = list[tuple[str, ...]]

@@ -7,7 +7,7 @@ from typing import Any
 from shardwright.record.types import PlanRecord
 from shardwright.referee.profile import COMPUTE, Profile
 from shardwright.report import facts
-from shardwright.report.trace import MEASURED, MICRO, Event
+from shardwright.report.trace import MEASURED, Event, named, slice_of
 from shardwright.report.words import change, columns, counted, human_seconds
 from shardwright.spmd.ir import totals
 
@@ -91,20 +91,11 @@ def _cells(row: dict[str, Any]) -> tuple[str, str, str, str, str]:
 def measured_events(profile: Profile) -> list[Event]:
     """The first step of a profile as events of a process beside the predicted one."""
     tracks = {COMPUTE: 1}
-    out: list[Event] = [{
-        "ph": "M", "pid": MEASURED, "name": "process_name",
-        "args": {"name": f"measured: {profile.device}"},
-    }]  # fmt: skip
+    out = [named(MEASURED, "process_name", 0, f"measured: {profile.device}")]
     steps_s = max((op.begin_s + op.total_s for op in profile.ops), default=0.0) / profile.steps
     for op in profile.ops:
         if op.begin_s < steps_s:
             track = tracks.setdefault(op.kind, len(tracks) + 1)
-            out.append({
-                "ph": "X", "pid": MEASURED, "tid": track, "name": op.name,
-                "ts": op.begin_s * MICRO, "dur": op.total_s * MICRO, "args": {"source": op.source},
-            })  # fmt: skip
-    names = [
-        {"ph": "M", "pid": MEASURED, "tid": tid, "name": "thread_name", "args": {"name": kind}}
-        for kind, tid in tracks.items()
-    ]
-    return out + names
+            about = {"source": op.source}
+            out.append(slice_of(MEASURED, track, op.name, op.begin_s, op.total_s, about))
+    return out + [named(MEASURED, "thread_name", tid, kind) for kind, tid in tracks.items()]

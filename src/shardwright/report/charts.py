@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from shardwright.cost.timeline import KINDS, Span
 from shardwright.record.types import Improvement, PlanRecord
 from shardwright.report import facts
-from shardwright.report.schedule import Node, link_s, schedule_tree
+from shardwright.report.region_tree import Node, link_s, region_tree
 
 WIDTH, HEIGHT = 1000.0, 200.0  # of the drawings' coordinates
 MARGIN = 1.08  # of a logarithmic axis beyond what stands on it
@@ -64,7 +64,7 @@ def time_axis(record: PlanRecord, whole_s: float | None = None) -> tuple[list[Ba
                 loops.append(Loop(title, begin, at, depth))
         return at
 
-    walk(schedule_tree(record), 0.0, 1, 0)
+    walk(region_tree(record), 0.0, 1, 0)
     return bars, loops
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from shardwright.record.comparison import ComparisonRecord, Row
 from shardwright.report.charts import Point
-from shardwright.report.pages import environment, script
+from shardwright.report.pages import render, script
 from shardwright.report.sections import scatter
 from shardwright.report.words import (
     WIDTH,
@@ -25,31 +25,31 @@ QUICK = "quick look"  # at a row that was not searched
 def format_comparison(record: ComparisonRecord) -> str:
     """The table, fastest first, then what has no plan; the best row and the Pareto front.
 
-    A mesh or device that all rows have in common stands above them.
+    A mesh or device that all rows have in common stands above them. Names come last in a row: they
+    may be long, and are wrapped.
     """
     order = [i for i in ranked(record) if record.rows[i].cost is not None]
     rows, front = [record.rows[i] for i in order], set(record.pareto)
-    common = {"mesh": _same(row.mesh for row in rows), "devices": _same(map(_devices, rows))}
-    head = ("", "variant", "mesh", "devices", f"per {record.per}", "step", "memory", "")
-    table = [head]
+    mesh, devices = _same(row.mesh for row in rows), _same(map(_devices, rows))
+    table = [("", f"per {record.per}", "step", "memory", "", "variant")]
     for i, row in zip(order, rows, strict=True):
         mark = "*" if i == record.best else "+" if i in front else ""
-        table.append((
-            mark, row.variant, row.mesh, _devices(row), *_figures(row), note(record, row),
-        ))  # fmt: skip
-    kept = [i for i, title in enumerate(head) if not common.get(title)]
-    shown = [tuple(row[i] for i in kept) for row in table]
-    right = [kept.index(i) for i in (4, 5, 6)]
-    lines = [f"all on {', '.join(filter(None, common.values()))}"] * any(common.values())
-    lines += [columns(shown, right=right, indent=0, width=WIDTH)] * bool(rows)
+        where = ", ".join(
+            text for text, common in ((row.mesh, mesh), (_devices(row), devices)) if not common
+        )
+        name = row.variant + (f" on {where}" if where else "")
+        said = "; ".join((name, *remarks(row)))
+        table.append((mark, *_figures(row), against_best(record, row), said))
+    lines = [f"all on {', '.join(filter(None, (mesh, devices)))}"] * bool(mesh or devices)
+    lines += [columns(table, right=(1, 2, 3), indent=0, width=WIDTH)] * bool(rows)
     if record.best is not None:
         row = record.rows[record.best]
-        lines.append(f"* best: {row.variant} on {row.mesh}, {_devices(row)}")
+        lines.append(wrapped(f"* best: {row.variant} on {row.mesh}, {_devices(row)}", indent=2))
     else:
         lines.append("no variant fits")
     if len(front) > 1:
         lines.append("* + the Pareto front of time against memory")
-    if any(QUICK in row[-1] for row in table):
+    if any(not row.searched for row in rows):
         lines.append(f"{QUICK}: named tactics only, since no plan of it could be the fastest")
     why: dict[tuple[str, str], list[str]] = {}
     for row in record.rows:
@@ -91,26 +91,33 @@ def _figures(row: Row) -> tuple[str, str, str]:
 
 def note(record: ComparisonRecord, row: Row) -> str:
     """What else there is to say of a row: why it has no plan, or how it stands to the best."""
-    if row.why:
-        return row.why
-    said = [f"the same program as {row.same_as}"] if row.same_as else []
+    return row.why or ", ".join(filter(None, (against_best(record, row), *remarks(row))))
+
+
+def against_best(record: ComparisonRecord, row: Row) -> str:
+    """How much longer it takes than the best: +7.8%; nothing where it takes no longer."""
     best = record.rows[record.best].item_s if record.best is not None else None
     if best and row.item_s and row.item_s > best and not row.same_as:
-        said.append(change(row.item_s, best))
-    if not row.searched:
-        said.append(QUICK)
-    return ", ".join(said)
+        return change(row.item_s, best)
+    return ""
+
+
+def remarks(row: Row) -> list[str]:
+    """What a row has in common with another, and how closely it was looked at."""
+    said = [f"the same program as {row.same_as}"] if row.same_as else []
+    return said if row.searched else [*said, QUICK]
 
 
 def comparison_html(record: ComparisonRecord) -> str:
     """One self-contained page: the table, and every row as a point of time and memory."""
     shown = points(record)
     plot = scatter(shown) if shown else None
-    return environment().get_template("comparison.html.j2").render(
-        record=record, rows=[(i, record.rows[i]) for i in ranked(record)], points=plot,
-        note=functools.partial(note, record), **script(),
-        data={"steps": [], "points": plot["data"] if plot else []},
-    )  # fmt: skip
+    page = {
+        "record": record, "rows": [(i, record.rows[i]) for i in ranked(record)], "points": plot,
+        "note": functools.partial(note, record),
+        "data": {"steps": [], "points": plot["data"] if plot else []},
+    }  # fmt: skip
+    return render("comparison.html.j2", page | script())
 
 
 def points(record: ComparisonRecord) -> list[Point]:
@@ -119,9 +126,8 @@ def points(record: ComparisonRecord) -> list[Point]:
     rows = [(i, record.rows[i]) for i in order]
     return [
         Point(
-            f"{row.variant} on {row.mesh}, {row.devices} x {row.device}", row.item_s or 0.0,
-            row.cost.peak_bytes, "best" if i == record.best else "variant", row.fits,
-            i in record.pareto,
+            row.name, row.item_s or 0.0, row.cost.peak_bytes,
+            "best" if i == record.best else "variant", row.fits, i in record.pareto,
         )
         for i, row in rows if row.cost is not None
     ]  # fmt: skip

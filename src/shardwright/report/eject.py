@@ -89,13 +89,15 @@ def in_shardings(mesh, *args):
 
 def place(mesh, *args, **kwargs):
     """The arguments on their devices; (args, kwargs) if there are keyword arguments."""
-    donated = [ARGUMENTS[i] for i in DONATED]  # copied: the caller's own arrays stay
+    donated = [ARGUMENTS[i] for i in DONATED]
 
     def put(path, leaf):
         sharding = find(mesh, SPECS, path, leaf)
-        if path[0].key in donated and isinstance(leaf, jax.Array):
-            leaf = jax.numpy.copy(leaf)
-        return leaf if sharding is None else jax.device_put(leaf, sharding)
+        if sharding is None:
+            return leaf
+        if isinstance(leaf, jax.Array) and (path[0].key in donated or leaf.sharding != sharding):
+            leaf = jax.numpy.copy(leaf)  # device_put may share buffers: the caller's arrays stay
+        return jax.device_put(leaf, sharding)
 
     placed = jax.tree_util.tree_map_with_path(put, named(args, kwargs))
     args, kwargs = unnamed(placed, args, kwargs)

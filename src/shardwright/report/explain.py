@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from shardwright.record.types import PlanRecord
@@ -19,6 +18,7 @@ from shardwright.report.words import (
     human_seconds,
     listed,
     percent,
+    several,
     short_path,
     short_source,
     times,
@@ -101,11 +101,10 @@ def _how(record: PlanRecord) -> Iterator[str]:
 
 def argument_bytes(record: PlanRecord) -> tuple[float, float, float]:
     """(bytes held of split arguments, bytes held of replicated ones, bytes of all) per device."""
-    sizes = record.mesh.shape
     split = replicated = total = 0.0
     for path, text in record.arguments.items():
         size = type_bytes(text)
-        shards = math.prod(sizes[axis] for axes in record.specs[path] for axis in axes)
+        shards = facts.shard_count(record, record.specs[path])
         total += size
         split += size / shards if shards > 1 else 0.0
         replicated += size if shards == 1 else 0.0
@@ -166,12 +165,8 @@ def _memory(record: PlanRecord) -> Iterator[str]:
         f"{human_bytes(peak)} of {human_bytes(limit)} per device"
         f" ({percent(peak, limit)}), most at {record.memory.at}:"
     )
-    for buffer in record.memory.buffers[:4]:
-        count = f"{buffer.count} x " if buffer.count > 1 else ""
-        yield (
-            f"    {human_bytes(buffer.bytes)} {buffer.kind}: {count}{buffer.shape}"
-            f" of {short_path(buffer.where)}"
-        )
+    for b in record.memory.buffers[:4]:
+        yield f"    {human_bytes(b.bytes)} {b.kind}: {several(b.count, b.shape, b.where)}"
 
 
 def _instead(record: PlanRecord) -> Iterator[str]:

@@ -17,7 +17,7 @@ from shardwright.report.charts import pareto
 from shardwright.report.diff import cost_changes, diff_plans
 from shardwright.report.explain import explain
 from shardwright.report.mesh_drawing import draw_mesh
-from shardwright.report.pages import environment, script
+from shardwright.report.pages import render, script
 from shardwright.report.pattern import also_known_as
 from shardwright.report.questions import find_array
 from shardwright.report.rates import mfu, throughput
@@ -33,12 +33,12 @@ MOVES = 60  # rows shown
 
 def to_html(record: PlanRecord) -> str:
     """One page with everything the plan says."""
-    return environment().get_template("plan.html.j2").render(view(record))
+    return render("plan.html.j2", view(record))
 
 
 def first_screen(record: PlanRecord) -> str:
     """The page's first screen, without script."""
-    return environment().get_template("notebook.html.j2").render(header(record))
+    return render("notebook.html.j2", header(record))
 
 
 def array_page(record: PlanRecord, path: str) -> str:
@@ -48,7 +48,7 @@ def array_page(record: PlanRecord, path: str) -> str:
         "name": name, "mesh": str(record.mesh), "drawing": draw_mesh(record.mesh, spec),
         "caption": sections.array_caption(record, type_, spec),
     }  # fmt: skip
-    return environment().get_template("array.html.j2").render(page)
+    return render("array.html.j2", page)
 
 
 def in_a_frame(page: str, height: int) -> str:
@@ -71,7 +71,7 @@ def side_by_side(a: PlanRecord, b: PlanRecord) -> str:
         "changes": cost_changes(a, b),
         "data": {"steps": [plan["step"]["data"] for plan in plans], "points": []},
     }  # fmt: skip
-    return environment().get_template("beside.html.j2").render(page | script())
+    return render("beside.html.j2", page | script())
 
 
 def header(record: PlanRecord) -> dict[str, Any]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
+from collections.abc import Mapping
 from importlib import resources
+from typing import Any
 
 import jinja2
 
@@ -37,6 +39,11 @@ def environment() -> jinja2.Environment:
         "line": short_source, "upper_first": upper_first, "gap": gap_text,
     }  # fmt: skip
     return found
+
+
+def render(template: str, shown: Mapping[str, Any]) -> str:
+    """A page of one of the templates."""
+    return environment().get_template(template).render(shown)
 
 
 @functools.cache

@@ -109,9 +109,8 @@ def about_collective(record: PlanRecord, number: int) -> Answer:
 def about_array(record: PlanRecord, path: str) -> Answer:
     """How an array is stored, what a device holds of it, and which decision says so."""
     name, type_, spec = find_array(record, path)
-    sizes = record.mesh.shape
-    shards = math.prod(sizes[axis] for on in spec for axis in on)
-    local = local_shape(type_, spec, sizes)
+    shards = facts.shard_count(record, spec)
+    local = local_shape(type_, spec, record.mesh.shape)
     bytes_ = type_bytes(type_)
     text = [f"{short_path(name)}: {type_}", f"  spec    {spec_text(spec)}"]
     text.append(f"  local   {local}, {human_bytes(bytes_ / shards)} of {human_bytes(bytes_)}")

@@ -24,6 +24,7 @@ from shardwright.report.eject import starred
 from shardwright.report.mesh_drawing import draw_mesh
 from shardwright.report.pattern import HIDDEN, roles
 from shardwright.report.questions import local_shape
+from shardwright.report.region_tree import link_s
 from shardwright.report.words import (
     change,
     human_bytes,
@@ -61,7 +62,7 @@ def step_chart(
         at = bar.begin
         for row in bar.span.moves:
             c = record.collectives[row]
-            width = (bar.compute - bar.begin) * c.seconds / (_links(record, bar) or 1.0)
+            width = (bar.compute - bar.begin) * c.seconds / (link_s(record, bar.span) or 1.0)
             track = tracks.setdefault(f"links over {'+'.join(c.axes)}", [])
             hidden = width * c.hidden_s / c.seconds if c.seconds else 0.0
             track += [(at, hidden, "hidden-link")] * (hidden > 0)
@@ -104,10 +105,6 @@ def _ticks(record: PlanRecord, whole_s: float | None) -> list[tuple[float, str]]
     return [(100 * i / TICKS, human_seconds(whole_s * i / TICKS)) for i in range(TICKS + 1)]
 
 
-def _links(record: PlanRecord, bar: Bar) -> float:
-    return sum(record.collectives[row].seconds for row in bar.span.moves)
-
-
 def _readout(record: PlanRecord, bar: Bar) -> list[str]:
     """What stands under the pointer: the line, its seconds, what moves, what is in memory."""
     span, runs = bar.span, bar.runs
@@ -117,7 +114,7 @@ def _readout(record: PlanRecord, bar: Bar) -> list[str]:
     if span.moves:
         rows = [record.collectives[row] for row in span.moves]
         named = dict.fromkeys(f"{c.kind} over {'+'.join(c.axes)} ({brief(c.cause)})" for c in rows)
-        seconds = runs * sum(c.seconds for c in rows)
+        seconds = runs * link_s(record, span)
         hidden_s = runs * sum(c.hidden_s for c in rows)
         hidden = f" ({human_seconds(hidden_s)} of it hidden)" * (hidden_s > 0)
         texts.append(f"{human_seconds(seconds)} on links{hidden}: {', '.join(list(named)[:3])}")
@@ -138,10 +135,9 @@ def arrays(record: PlanRecord) -> dict[str, Any]:
     used: dict[Spec, int] = {}
     out: list[dict[str, Any]] = []
     for name, type_, spec, group in rows:
-        split = tuple(on for on in spec)
-        if split not in used and len(used) == DRAWINGS:
+        if spec not in used and len(used) == DRAWINGS:
             continue
-        number = used.setdefault(split, len(used))
+        number = used.setdefault(spec, len(used))
         caption = array_caption(record, type_, spec)
         out.append({
             "number": len(out), "name": name, "group": group, "drawing": number, "caption": caption,
@@ -153,7 +149,7 @@ def arrays(record: PlanRecord) -> dict[str, Any]:
 
 def array_caption(record: PlanRecord, type_: str, spec: Spec) -> str:
     """What each device holds of an array."""
-    size, shards = type_bytes(type_), _shards(record, spec)
+    size, shards = type_bytes(type_), facts.shard_count(record, spec)
     caption = (
         f"{local_shape(type_, spec, record.mesh.shape)}, {spec_text(spec)}: each device holds"
         f" {human_bytes(size / shards)} of {human_bytes(size)}"
@@ -161,14 +157,6 @@ def array_caption(record: PlanRecord, type_: str, spec: Spec) -> str:
     if 1 < shards < record.mesh.size:
         caption += f"; each of {shards} shards is on {record.mesh.size // shards} devices"
     return caption
-
-
-def _shards(record: PlanRecord, spec: Spec) -> int:
-    shards = 1
-    for on in spec:
-        for axis in on:
-            shards *= record.mesh.shape[axis]
-    return shards
 
 
 def scatter(points: Sequence[Point], limit: int | None = None) -> dict[str, Any]:
@@ -264,10 +252,10 @@ def lists(record: PlanRecord) -> list[dict[str, Any]]:
     return out
 
 
-def _parts(rows: list[tuple[str, float]], whole: float) -> list[dict[str, Any]]:
+def _parts(rows: list[tuple[str, float]], total: float) -> list[dict[str, Any]]:
     """Parts of a bar: name, amount and share of the bar's width in percent."""
     return [
-        {"name": name, "amount": amount, "width": round(100 * amount / whole, 3) if whole else 0}
+        {"name": name, "amount": amount, "width": round(100 * amount / total, 3) if total else 0}
         for name, amount in rows
         if amount
     ]
@@ -285,10 +273,10 @@ def memory_parts(record: PlanRecord) -> dict[str, Any]:
     kinds = record.memory.by_kind
     order = [k for k in KINDS if k in kinds] + sorted(set(kinds) - set(KINDS))
     limit, peak = record.limit_bytes, record.cost.peak_bytes
-    whole = max(limit, peak, 1)
+    total = max(limit, peak, 1)
     return {
-        "parts": _parts([(kind, kinds[kind]) for kind in order], whole),
-        "limit_at": round(100 * limit / whole, 3),
+        "parts": _parts([(kind, kinds[kind]) for kind in order], total),
+        "limit_at": round(100 * limit / total, 3),
     }
 
 
@@ -336,7 +324,7 @@ def arguments(record: PlanRecord) -> list[dict[str, Any]]:
     rows = starred({path: (type_, record.specs[path]) for path, type_ in record.arguments.items()})
     out = []
     for path, (type_, spec) in rows.items():
-        held = type_bytes(type_) / _shards(record, spec)
+        held = type_bytes(type_) / facts.shard_count(record, spec)
         out.append({
             "path": path, "type": type_, "spec": spec, "replicated": not any(spec),
             "local": local_shape(type_, spec, record.mesh.shape), "bytes": held,

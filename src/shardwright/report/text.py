@@ -22,6 +22,7 @@ from shardwright.report.words import (
     human_seconds,
     listed,
     percent,
+    several,
     short_path,
     short_source,
     times,
@@ -167,13 +168,7 @@ def format_memory(record: PlanRecord) -> str:
     buffers = record.memory.buffers[:BUFFERS]
     if not buffers:
         return ""
-    rows = [
-        (
-            human_bytes(b.bytes), b.kind,
-            f"{f'{b.count} x ' * (b.count > 1)}{b.shape} of {short_source(short_path(b.where))}",
-        )
-        for b in buffers
-    ]  # fmt: skip
+    rows = [(human_bytes(b.bytes), b.kind, several(b.count, b.shape, b.where)) for b in buffers]
     head = wrapped(f"memory, highest at {short_source(record.memory.at)}", indent=2)
     return f"{head}\n{columns(rows, right=(0,), width=WIDTH)}"
 

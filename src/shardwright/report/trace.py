@@ -16,7 +16,7 @@ from shardwright.cost.timeline import KINDS, Span
 from shardwright.errors import ShardwrightError
 from shardwright.record.types import PlanRecord
 from shardwright.report.causes import sentence
-from shardwright.report.schedule import Node, link_s, regions, schedule_tree
+from shardwright.report.region_tree import Node, link_s, region_tree, regions
 from shardwright.report.words import human_seconds, short_path, short_source
 
 PREDICTED = 1  # the process; a measured profile is laid beside it as MEASURED
@@ -33,7 +33,7 @@ Event = dict[str, Any]
 def chrome_trace(record: PlanRecord) -> dict[str, Any]:
     """The trace as plain data, ready for json.dump."""
     writer = _Writer(record)
-    writer.node(schedule_tree(record), 0.0)
+    writer.node(region_tree(record), 0.0)
     return {
         "traceEvents": [*writer.metadata(), *writer.events],
         "displayTimeUnit": "ms",
@@ -63,7 +63,7 @@ class _Writer:
         self.record, self.events = record, list[Event]()
         axes = dict.fromkeys("+".join(c.axes) for c in record.collectives)
         self.tracks = {name: LINKS + i for i, name in enumerate(axes)}
-        root = schedule_tree(record)
+        root = region_tree(record)
         count = root.one_run(lambda span: 2.0 + len(span.moves))
         self.every_trip = count <= MOST_EVENTS
         self.names = {node.region: _title(node) for node in regions(root)}
@@ -73,10 +73,10 @@ class _Writer:
         tracks = {LOOPS: "loops", COMPUTE: "compute"}
         tracks |= {tid: f"links over {name}" for name, tid in self.tracks.items()}
         title = f"predicted: one of {self.record.mesh.size} {self.record.device.name}"
-        rows: list[Event] = [_named("process_name", 0, title)]
+        rows = [named(PREDICTED, "process_name", 0, title)]
         for tid, name in tracks.items():
-            rows.append(_named("thread_name", tid, name))
-            rows.append(_meta("thread_sort_index", tid, {"sort_index": tid}))
+            rows.append(named(PREDICTED, "thread_name", tid, name))
+            rows.append(_meta(PREDICTED, "thread_sort_index", tid, {"sort_index": tid}))
         return rows
 
     def node(self, node: Node, at: float) -> float:
@@ -124,19 +124,27 @@ class _Writer:
 
     def slice(self, name: str, track: int, at: float, seconds: float, arguments: Any) -> None:
         """Adds one event."""
-        self.events.append({
-            "ph": "X", "pid": PREDICTED, "tid": track, "name": name, "ts": at * MICRO,
-            "dur": seconds * MICRO, "args": arguments,
-        })  # fmt: skip
+        self.events.append(slice_of(PREDICTED, track, name, at, seconds, arguments))
 
 
 def _title(node: Node) -> str:
     return f"{node.kind} x{node.trips}" if node.trips > 1 else node.kind
 
 
-def _named(what: str, tid: int, name: str) -> Event:
-    return _meta(what, tid, {"name": name})
+def slice_of(
+    process: int, track: int, name: str, begin_s: float, seconds: float, arguments: Any
+) -> Event:
+    """What a track does for some time."""
+    return {
+        "ph": "X", "pid": process, "tid": track, "name": name, "ts": begin_s * MICRO,
+        "dur": seconds * MICRO, "args": arguments,
+    }  # fmt: skip
 
 
-def _meta(what: str, tid: int, arguments: dict[str, Any]) -> Event:
-    return {"ph": "M", "pid": PREDICTED, "tid": tid, "name": what, "args": arguments}
+def named(process: int, what: str, track: int, name: str) -> Event:
+    """How a process or a track is called."""
+    return _meta(process, what, track, {"name": name})
+
+
+def _meta(process: int, what: str, track: int, arguments: dict[str, Any]) -> Event:
+    return {"ph": "M", "pid": process, "tid": track, "name": what, "args": arguments}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from shardwright.referee.equivalences import Key, Row
-from shardwright.referee.verify import LINK_TOLERANCE, MEMORY_TOLERANCE, Ran, Verification
+from shardwright.referee.verification import LINK_TOLERANCE, MEMORY_TOLERANCE, Ran, Verification
 from shardwright.report.words import columns, human_bytes, human_seconds
 
 LEAST_BYTES = 0.5  # less is the rounding of shares

@@ -8,12 +8,12 @@ import textwrap
 from collections.abc import Iterable, Sequence
 
 from shardwright.analysis.labels import short_path
-from shardwright.analysis.table import human_bytes, human_seconds
+from shardwright.units import human_bytes, human_count, human_seconds
 
 __all__ = [
     "any_layer", "change", "columns", "counted", "gap_text", "human_bytes", "human_count",
-    "human_seconds", "listed", "percent", "short_path", "short_source", "spec_text", "times",
-    "type_bytes", "upper_first", "wrapped",
+    "human_seconds", "listed", "percent", "several", "short_path", "short_source", "spec_text",
+    "times", "type_bytes", "upper_first", "wrapped",
 ]  # fmt: skip
 
 LEAST_CHANGE = 1e-4  # smaller changes are said to be less than this
@@ -69,19 +69,6 @@ def type_bytes(text: str) -> int:
     return size * math.prod(int(dim) for dim in dims.rstrip("]").split(",") if dim)
 
 
-def human_count(count: float) -> str:
-    """Three digits: 114k, 1.2M, 950.
-
-    >>> human_count(114036.0)
-    '114k'
-    """
-    for unit in ("", "k", "M", "G"):
-        if count < 999.5 or unit == "G":
-            return f"{count:.{0 if count >= 99.5 or not unit else 1}f}{unit}"
-        count /= 1000
-    raise AssertionError
-
-
 def gap_text(gap: float) -> str:
     """How far at most from a bound: 3.4%, or 19x where that says more.
 
@@ -96,6 +83,11 @@ def gap_text(gap: float) -> str:
 def upper_first(text: str) -> str:
     """A sentence with its first letter large; an op's or a function's name is left as it is."""
     return text[:1].upper() + text[1:]
+
+
+def several(count: int, shape: str, where: str) -> str:
+    """Arrays of one line: 4 x f32[8,16] of params.layers[*].w1"""
+    return f"{f'{count} x ' * (count > 1)}{shape} of {short_source(short_path(where))}"
 
 
 def counted(count: float, thing: str) -> str:
@@ -129,18 +121,26 @@ def spec_text(spec: Sequence[Sequence[str]]) -> str:
 WIDTH = 80  # columns of a terminal
 
 
-_TOGETHER = re.compile(r"\([^()]{1,40}\)|\d (?=[kMGT]?B\b|[mun]?s\b)")
+_TOGETHER = re.compile(r"\([^()]{1,40}\)|\S+(?: x \S+)+|\d (?=[kMGT]?B\b|[mun]?s\b)")
 _NO_BREAK = "\u00a0"
 
 
-def wrapped(text: str, *, indent: int = 0, width: int = WIDTH) -> str:
+def wrapped(
+    text: str, *, indent: int = 0, width: int = WIDTH, break_long_words: bool = False
+) -> str:
     """A sentence over as many lines as it needs, later ones indented.
 
-    Long words stay whole, and so do amounts with their units and what is in parentheses.
+    Long words stay whole unless asked otherwise, and so do amounts with their units and what is in
+    parentheses.
     """
-    together = _TOGETHER.sub(lambda found: found[0].replace(" ", _NO_BREAK), text)
+
+    def kept(found: re.Match[str]) -> str:
+        fits = len(found[0]) <= width - indent
+        return found[0].replace(" ", _NO_BREAK) if fits else found[0]
+
+    together = _TOGETHER.sub(kept, text)
     filled = textwrap.fill(
-        together, width, subsequent_indent=" " * indent, break_long_words=False,
+        together, width, subsequent_indent=" " * indent, break_long_words=break_long_words,
         break_on_hyphens=False,
     )  # fmt: skip
     return filled.replace(_NO_BREAK, " ")
@@ -152,7 +152,7 @@ def columns(
 ) -> str:  # fmt: skip
     """Rows as aligned text; the columns in `right` are set flush right.
 
-    With a `width`, the last column is wrapped where it does not fit.
+    With a `width`, the last column is wrapped where it does not fit, inside of words if need be.
     """
     table = [list(row) for row in rows]
     if not table:
@@ -166,7 +166,8 @@ def columns(
             for i, (cell, w) in enumerate(zip(row, widths, strict=True))
         ]
         if width is not None and before + len(row[-1]) > width:
-            cells[-1] = wrapped(row[-1], width=max(width - before, 20))
+            room = max(width - before, 20)
+            cells[-1] = wrapped(row[-1], width=room, break_long_words=True)
             cells[-1] = cells[-1].replace("\n", "\n" + " " * before)
         lines.append((" " * indent + "  ".join(cells)).rstrip())
     return "\n".join(lines)

@@ -13,6 +13,14 @@ from shardwright.rules.rule import MATRIX, Dot, OpShape, Rule, Work, einsum, wit
 
 # Per score: scaled, maximum, subtracted, exponential, summed; backward much the same again.
 _OPERATIONS_PER_SCORE = 5.0
+_QUERIES = (
+    "under a mask cuDNN counts queries from its first row, so that they stay whole; batch and"
+    " key/value heads are split"
+)
+_SUMS = (
+    "queries stay whole in the backward pass, where some results are sums over them and others are"
+    " not; batch and key/value heads are split"
+)
 _CAUSAL = ("CAUSAL", "PADDING_CAUSAL")
 # Dots per block of scores: scores and values; backward the scores again, dv, dp, dq, dk.
 _DOTS = {"fwd": 2, "bwd": 5}
@@ -69,7 +77,8 @@ def _attention(op: OpShape) -> Rule:
     sizes = _head_sizes(op, q)
     rule = einsum(op, operands, results, replicate=whole, sizes=sizes, unit=MATRIX)
     work = _attention_work(op, forward)
-    return replace(with_work(rule, work.flops), kernel=work)
+    why = "" if "t" not in whole else _QUERIES if not _sees_all_keys(op) else _SUMS
+    return replace(with_work(rule, work.flops), kernel=work, why=why)
 
 
 def _sees_all_keys(op: OpShape) -> bool:

@@ -8,13 +8,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from typing import Any
 
 from shardwright import _jax
 from shardwright.rules.precision import precision_of
 from shardwright.rules.registry import LIBRARY_RULES, register
-from shardwright.rules.rule import MATRIX, OpShape, Rule, einsum, with_work
+from shardwright.rules.rule import AS_IT_IS, MATRIX, Expanded, OpShape, Rule, einsum, with_work
 
 GROUPED_DOTS = ("ragged_dot_general", "megablox_gmm", "megablox_tgmm")
 
@@ -51,9 +52,15 @@ def _ragged_dot_general(op: OpShape) -> Rule:
         op, [lhs, rhs, *more], [out], reduce=reduce, replicate=whole, unit=MATRIX,
         precision=precision_of(op.params.get("precision")),
         even=[*lhs, *rhs, "group"],  # it runs in a shard_map, which pads nothing
+        expanded=_masked(op.operands[2].shape[-1], ragged in lc) if ragged not in lb else AS_IT_IS,
     )  # fmt: skip
     columns = [n for d, n in enumerate(op.operands[1].shape) if d not in (*rc, *rb, *groups)]
     return _with_rows(rule, prod(op.operands[0].shape) * prod(columns))
+
+
+def _masked(groups: int, own_results: bool) -> Expanded:
+    """What XLA:CPU multiplies: a copy of the rows for each group, without those of the others."""
+    return Expanded(((0, groups), (1, groups if own_results else 1)))
 
 
 @register("megablox_gmm", "megablox_tgmm", table=LIBRARY_RULES)
@@ -79,4 +86,4 @@ def _megablox(op: OpShape) -> Rule:
 
 def _with_rows(rule: Rule, multiplications: int) -> Rule:
     """The rule with its FLOPs: groups divide the rows among them, no row is in several."""
-    return with_work(rule, 2.0 * multiplications)
+    return replace(with_work(rule, 2.0 * multiplications), in_shards=True)

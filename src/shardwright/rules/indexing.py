@@ -71,6 +71,7 @@ def _scatter(op: OpShape) -> Rule:
         operand[d] = indices[index_dim]
         combined.discard(indices[index_dim])
     replicate: list[Any] = [indices[-1]]
+    indexed = []  # dims of the operand of which an update writes one entry
     # Many updates are masked locally. One alone the TPU compiler turns into something else,
     # which gathers the operand (XLA:CPU does not); a dynamic_update_slice stays local.
     one_update = math.prod(op.operands[1].shape[:-1]) == 1
@@ -84,18 +85,20 @@ def _scatter(op: OpShape) -> Rule:
             updates[place] = operand[d]
         elif written > 1 or one_update:
             replicate += [operand[d]] if place is None else [operand[d], updates[place]]
+        else:
+            indexed.append(operand[d])
     kind = _COMBINE.get(op.name)
     if kind is None:  # an overwrite: order matters, and nothing adds up
         replicate += combined
+    copies = _whole_indices(op, len(numbers.operand_batching_dims)) + _windows_last(op, scattered)
     rule = einsum(
         op, [operand, indices, updates], [operand],
         reduce={} if kind is None else dict.fromkeys(combined, kind), replicate=replicate,
         linear=(0, 2) if kind == "add" else (),
-        unit=NOTHING if op.name == "scatter" else VECTOR, work=0.0, even=indices[:-1],
-        expanded=Expanded(
-            _whole_indices(op, len(numbers.operand_batching_dims)),
-            0 if one_update else SCATTER_WORDS,
-        ),
+        unit=NOTHING if op.name == "scatter" else VECTOR, work=0.0,
+        # Where a device has one update XLA makes it a slice, which writes into what pads the dim.
+        even=[*indices[:-1], *indexed],
+        expanded=Expanded(copies, 0 if one_update else SCATTER_WORDS),
     )  # fmt: skip
     return rule if op.name == "scatter" else with_work(rule, math.prod(update_shape))
 
@@ -104,6 +107,13 @@ def _whole_indices(op: OpShape, batch: int) -> tuple[tuple[int, float], ...]:
     """The copy of indices that names the batch dims as well, which XLA:CPU knows no others than."""
     components = op.operands[1].shape[-1]
     return ((1, (components + batch) / components),) if batch and components else ()
+
+
+def _windows_last(op: OpShape, scattered: list[int]) -> tuple[tuple[int, float], ...]:
+    """The copy of updates whose windows do not come last, where XLA:CPU has them."""
+    real = [d for d, n in enumerate(op.operands[2].shape) if n > 1]
+    places = [d in scattered for d in real]
+    return () if places == sorted(places, reverse=True) else ((2, 1.0),)
 
 
 @register("dynamic_slice")

@@ -30,6 +30,7 @@ class Kernel(NamedTuple):
     # that are prefetched, and nothing else that says where they are.
     rows: int | None = None
     adds: bool = False  # results are sums over those rows, written in the last step
+    whole: str = ""  # why a dim that could be split is not, where the kernel asks for its place
 
 
 def _causal_blocks(op: OpShape, grid: KernelGrid) -> float:
@@ -51,14 +52,23 @@ def _unmasked_blocks(op: OpShape, grid: KernelGrid) -> float:
 _FLASH = "flash attention"  # jax.experimental.pallas.ops.tpu.flash_attention
 _SPLASH = "splash attention"  # jax.experimental.pallas.ops.tpu.splash_attention
 _HEADS = "batch, heads"
+_CAUSAL = (
+    "with a mask the kernel counts queries and keys from its own first block, so that both stay"
+    " whole; splash attention (make_splash_mha) splits its queries"
+)
 _GROUPED = "batch (of `vmap`), key/value heads with all their query heads"
 _SHARED = "batch and heads of `vmap`; query heads that share one mask"
 
+
+def _flash(title: str) -> Kernel:
+    return Kernel(title, (), _causal_blocks, _HEADS, whole=_CAUSAL)
+
+
 # By the beginning of the kernel's name; the first that fits.
 KERNELS: dict[str, Kernel] = {
-    "_flash_attention_kernel": Kernel(_FLASH, (), _causal_blocks, _HEADS),
-    "_flash_attention_dkv_kernel": Kernel(f"{_FLASH}, dk dv", (), _causal_blocks, _HEADS),
-    "_flash_attention_dq_kernel": Kernel(f"{_FLASH}, dq", (), _causal_blocks, _HEADS),
+    "_flash_attention_kernel": _flash(_FLASH),
+    "_flash_attention_dkv_kernel": _flash(f"{_FLASH}, dk dv"),
+    "_flash_attention_dq_kernel": _flash(f"{_FLASH}, dq"),
     "splash_mha_fwd": Kernel(_SPLASH, (0,), _unmasked_blocks, _GROUPED, 1),
     "splash_mha_dkv": Kernel(f"{_SPLASH}, dk dv", (1,), _unmasked_blocks, _GROUPED, 2, True),
     "splash_mha_dq": Kernel(f"{_SPLASH}, dq", (0,), _unmasked_blocks, _GROUPED, 1),

@@ -61,7 +61,8 @@ def _pallas_call(op: OpShape) -> Rule:
     work = grid.work.share(kernel.share(op, grid) if kernel else 1.0)
     if kernel and grid.rows in free:
         work = work._replace(uneven=_uneven(op, grid, rule))
-    return replace(with_work(rule, work.flops), kernel=work)
+    why = kernel.whole if kernel and grid.asked - free else ""
+    return replace(with_work(rule, work.flops), kernel=work, why=why)
 
 
 def known_grid(params: Mapping[str, Any]) -> tuple[Kernel | None, KernelGrid]:
@@ -125,7 +126,9 @@ def _why_whole(grid: KernelGrid, results: int) -> str:
         else f"{g} is not declared parallel, and steps share scratch memory"
         for g, size in enumerate(grid.sizes) if size > 1
     ]  # fmt: skip
-    return "no grid dim may be split" + (": " + ", ".join(reasons) if reasons else "")
+    if not reasons:
+        return "its grid has one step, and blocks are never cut; smaller blocks could be split"
+    return f"no grid dim may be split: {', '.join(reasons)}"
 
 
 def _in_every_result(grid: KernelGrid, results: int) -> set[int | None]:

@@ -162,6 +162,10 @@ class Rule:
     manual: tuple[tuple[str, int | None], ...] = ()
     collectives: tuple[Collective, ...] = ()
     kernel: Work | None = None  # of a kernel: what it does on the chip
+    # Rows that each device sorts for itself: indices of a shard of this factor stay in that shard.
+    own: int | None = None
+    # Lowering runs it in a shard_map, where all its partial sums are reduced at once.
+    in_shards: bool = False
     why: str = ""  # it is opaque
 
     @property
@@ -211,6 +215,7 @@ def format_rule(rule: Rule) -> str:
         text += f" {title.get(kind, 'reduction_' + kind)}={{{','.join(names)}}}"
     even = [name for f, name in order.items() if f in rule.even]
     text += f" even={{{','.join(even)}}}" if even else ""
+    text += "" if rule.own is None else f" own={{{order[rule.own]}}}"
     on = [f"{axis}: {'-' if f is None else order[f]}" for axis, f in rule.manual]
     text += f" manual={{{', '.join(on)}}}" if on else ""
     text += "".join(f" {c.kind}={{{','.join(c.axes)}}}" for c in rule.collectives)

@@ -33,7 +33,7 @@ class Pin(Tactic):
 
 @dataclass(frozen=True, slots=True)
 class Replicate(Tactic):
-    """Arguments that match a path pattern are whole on every device; a label: the group is."""
+    """Arguments that match a path pattern are replicated; a label: the group is."""
 
     what: str
 

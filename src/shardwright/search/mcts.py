@@ -2,8 +2,8 @@
 
 A node is a state and an action appends an entry to one of its lists; every state is a complete
 answer. A rollout does not append at random: axis after axis takes its best response among the
-placements that extend the node's own (respond.py), until none changes. So the tree decides which
-entries come first, and what follows from them is found exactly, axis by axis.
+placements that extend the node's own (best_response.py), until none changes. So the tree decides
+which entries come first, and what follows from them is found exactly, axis by axis.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import math
 
 import numpy as np
 
+from shardwright.search.best_response import Responses
 from shardwright.search.objective import OVER_MEMORY_S, Budget
-from shardwright.search.respond import Responses
 from shardwright.search.space import Space
 from shardwright.spmd.decisions import State
 

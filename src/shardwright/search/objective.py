@@ -72,6 +72,7 @@ class Objective:
         self._by_state: dict[State, float] = {}
         self._key_of: dict[State, bytes] = {}
         self._by_key: dict[bytes, float] = {}  # by placements: many lists mean the same
+        self._last: tuple[State, tuple[np.ndarray, np.ndarray]] | None = None
         self._progress, self._start, self._deadline = progress, time.monotonic(), deadline
 
     def begin(self, stage: str) -> None:
@@ -120,8 +121,26 @@ class Objective:
         """The costs of a state with some layouts stored in another way."""
         self.evaluations += len(variants)
         self.report()
-        common = self.decisions(state)
-        return self.model.evaluate([common.override(v) for v in variants])
+        return self.model.costs(*self.model.override(*self._placed(state), variants))
+
+    def changed_s(
+        self, state: State, overrides: Mapping[int, Placement],
+        changes: Sequence[tuple[int, Placement]], worth: float,
+    ) -> np.ndarray:  # fmt: skip
+        """[changes] seconds of a state with these overrides and one more, whether it fits or not.
+
+        What cannot save this part of the step counts as saving nothing.
+        """
+        self.evaluations += len(changes)
+        self.report()
+        placed = self.model.override(*self._placed(state), [overrides])
+        return self.model.changed_s(*placed, changes, worth)
+
+    def _placed(self, state: State) -> tuple[np.ndarray, np.ndarray]:
+        """CostModel.place of a state, of the last one remembered."""
+        if self._last is None or self._last[0] != state:
+            self._last = state, self.model.place([self.decisions(state)])
+        return self._last[1]
 
     def _evaluate(self, given: list[State]) -> None:
         """Works out new states; those whose placements are known cost nothing."""

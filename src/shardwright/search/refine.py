@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import permutations
 
 import numpy as np
@@ -62,49 +62,109 @@ def neighbours(space: Space, state: State) -> Iterator[State]:
             yield tuple(exchanged)
 
 
-def refine_layouts(
-    objective: Objective, state: State, start: Mapping[int, Placement]
-) -> tuple[dict[int, Placement], float]:
-    """Overrides of single layouts, until none lowers the cost; ({layout: placement}, value).
+class LayoutRefinement:
+    """Changes of single layouts that lower what a state costs."""
 
-    Small norm gains that a strategy would gather at every use are kept whole, say, or weights
-    that were gathered for the forward pass until the backward pass. What the user pinned stays.
-    A start that does not fit is made to fit first, by what costs the least time for each byte.
-    """
-    model = objective.model
-    stored = model.stored(objective.decisions(state))
-    held = {*objective.overrides, *model.pins}
-    free = [i for i in _candidates(model) if i not in held]
-    summed = {i for i, layout in enumerate(model.layouts.table) if layout.summed}
-    chosen = {i: p for i, p in start.items() if i in free or i in summed - held}
-    now = objective.stored(state, [chosen])
-    while True:
+    def __init__(self, objective: Objective) -> None:
+        self.objective = objective
+        model = objective.model
+        held = {*objective.overrides, *model.pins}
+        self._free = [i for i in _candidates(model) if i not in held]
+        summed = {i for i, layout in enumerate(model.layouts.table) if layout.summed}
+        self._may_start = {*self._free, *(summed - held)}
+        self._storable: dict[tuple[int, Placement], bool] = {}
+        self._seen: set[tuple[Placement, ...]] = set()  # how all layouts were stored at some time
+
+    def improve(
+        self, state: State, start: Mapping[int, Placement]
+    ) -> tuple[dict[int, Placement], float]:
+        """Overrides of single layouts, until none lowers the cost; ({layout: placement}, value).
+
+        Small norm gains that a strategy would gather at every use are kept whole, say, or weights
+        that were gathered for the forward pass until the backward pass. What the user pinned stays.
+        A start that does not fit is made to fit first, by what costs the least time for each byte.
+        Where all is stored as on the way from an earlier state, that way is not gone once more.
+        """
+        objective = self.objective
+        stored = objective.model.stored(objective.decisions(state))
+        chosen = {i: p for i, p in start.items() if i in self._may_start}
+        now = objective.stored(state, [chosen])
+        while True:
+            placed = list(stored)
+            for i, p in chosen.items():
+                placed[i] = p
+            if tuple(placed) in self._seen:
+                return {}, float("inf")
+            self._seen.add(tuple(placed))
+            better = self._better(state, stored, chosen, now)
+            if not better:
+                break
+            rows = list(better.items())
+            together = [{**chosen, **dict(rows[: n + 1])} for n in range(len(rows))]
+            values = objective.stored(state, together)
+            fits = np.flatnonzero(values.peak_bytes <= objective.memory)
+            over = bool(now.peak_bytes[0] > objective.memory)
+            # The fewest changes with which it fits; once it does, the best of all.
+            best = int(fits[0] if over and len(fits) else np.argmin(objective.penalised(values)))
+            chosen, now = together[best], values.only(best)
+        return self._without_idle(state, chosen, float(objective.penalised(now)[0]))
+
+    def _better(
+        self, state: State, stored: Sequence[Placement], chosen: Mapping[int, Placement], now: Costs
+    ) -> dict[int, Placement]:
+        """The best change of each layout that is worthwhile, best layout first."""
+        objective = self.objective
         changes = [
-            (i, option) for i in free for option in _options(model, i, stored[i], chosen.get(i))
-        ]  # fmt: skip
+            (i, option) for i in self._free for option in self._options(i, stored[i], chosen.get(i))
+        ]
+        if now.peak_bytes[0] <= objective.memory and changes:  # those that save no time are out
+            worth = WORTHWHILE / 2  # exact seconds decide below
+            enough = float(now.step_s[0]) * (1 - worth)
+            seconds = objective.changed_s(state, chosen, changes, worth)
+            changes = [changes[k] for k in np.flatnonzero(seconds < enough).tolist()]
         if not changes:
-            break
+            return {}
         values = objective.stored(state, [{**chosen, i: option} for i, option in changes])
-        better: dict[int, Placement] = {}  # the best change of each layout, best layout first
+        better: dict[int, Placement] = {}
         for k in _worthwhile(objective, now, values):
             better.setdefault(*changes[k])
-        if not better:
-            break
-        rows = list(better.items())
-        together = [{**chosen, **dict(rows[: n + 1])} for n in range(len(rows))]
-        values = objective.stored(state, together)
-        fits = np.flatnonzero(values.peak_bytes <= objective.memory)
-        over = bool(now.peak_bytes[0] > objective.memory)
-        # The fewest changes with which it fits; once it does, the best of all.
-        best = int(fits[0] if over and len(fits) else np.argmin(objective.penalised(values)))
-        chosen, now = together[best], objective.stored(state, [together[best]])
-    best_s = float(objective.penalised(now)[0])
-    for i in list(chosen):  # those that bring nothing any more
-        without = {j: p for j, p in chosen.items() if j != i}
-        value = float(objective.penalised(objective.stored(state, [without]))[0])
-        if value <= best_s * (1 + WORTHWHILE):
-            chosen, best_s = without, value
-    return chosen, best_s
+        return better
+
+    def _without_idle(
+        self, state: State, chosen: dict[int, Placement], best_s: float
+    ) -> tuple[dict[int, Placement], float]:
+        """The overrides without those that bring nothing any more."""
+        left = list(chosen)
+        while left:
+            fewer = [{j: p for j, p in chosen.items() if j != i} for i in left]
+            values = self.objective.penalised(self.objective.stored(state, fewer))
+            idle = np.flatnonzero(values <= best_s * (1 + WORTHWHILE))
+            if not len(idle):
+                break
+            first = int(idle[0])
+            chosen, best_s, left = fewer[first], float(values[first]), left[first + 1 :]
+        return chosen, best_s
+
+    def _options(
+        self, layout: int, stored: Placement, chosen: Placement | None
+    ) -> Iterator[Placement]:
+        """Other ways to store a layout: as the lists say, whole, or one axis on another atom."""
+        model = self.objective.model
+        now = stored if chosen is None else chosen
+        table, sizes = model.layouts.table[layout], model.mesh.sizes
+        far = [p for p in (stored, (REPLICATED,) * len(sizes)) if p != now]
+        near = [
+            (*now[:axis], atom, *now[axis + 1 :])
+            for axis in range(len(sizes)) for atom in (REPLICATED, *range(len(table.atoms)))
+            if atom != now[axis]
+        ]  # fmt: skip
+        for placement in dict.fromkeys([*far, *near]):
+            able = self._storable.get((layout, placement))
+            if able is None:
+                able = table.can_store(placement, sizes)
+                self._storable[layout, placement] = able
+            if able:
+                yield placement
 
 
 def _worthwhile(objective: Objective, now: Costs, changed: Costs) -> list[int]:
@@ -163,20 +223,3 @@ def _candidates(model: CostModel) -> list[int]:
         i for i, layout in enumerate(model.layouts.table)
         if layout.atoms and not layout.rematerialised and (layout.border or i not in tied)
     ]  # fmt: skip
-
-
-def _options(
-    model: CostModel, layout: int, stored: Placement, chosen: Placement | None
-) -> Iterator[Placement]:
-    """Other ways to store a layout: as the lists say, whole, or one axis on another atom."""
-    now = stored if chosen is None else chosen
-    table, sizes = model.layouts.table[layout], model.mesh.sizes
-    far = [p for p in (stored, (REPLICATED,) * len(sizes)) if p != now]
-    near = [
-        (*now[:axis], atom, *now[axis + 1 :])
-        for axis in range(len(sizes)) for atom in (REPLICATED, *range(len(table.atoms)))
-        if atom != now[axis]
-    ]  # fmt: skip
-    for placement in dict.fromkeys([*far, *near]):
-        if table.can_store(placement, sizes):
-            yield placement

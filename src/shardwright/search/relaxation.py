@@ -120,7 +120,7 @@ class SharedLayout(NamedTuple):
         """Gives all stars the same least seconds per placement (min-marginals): the mean."""
         mine = seconds[self.cells]
         least = np.minimum.reduceat(mine, self.starts).reshape(self.stars, -1)
-        change = least.mean(0) - least
+        change = least.sum(0) / self.stars - least
         seconds[self.cells] = mine + np.repeat(change.ravel(), self.counts)
 
 
@@ -188,6 +188,7 @@ class OpTables:
         self._scopes: dict[Scope, np.ndarray | None] = {}
         self.routes = SlotRoutes(self.domains.placements, self.model.prices)
         self._chosen: dict[int, Chosen | None] = {}  # of each op class
+        self._by_shape: dict[object, Chosen] = {}  # ops of one shape on equal cells choose alike
         self._charges: dict[tuple[int, Share], Charge] = {}
         self.heavy = [_heavy(self.model, op) for op in self.model.classes.table]  # [classes]
 
@@ -236,8 +237,14 @@ class OpTables:
         if pairs > self._left:
             return None
         self._left -= pairs
-        prices = self.model.prices
-        return chosen_candidates(op, self._columns(op), candidates, self.routes, prices)
+        columns, prices = self._columns(op), self.model.prices
+        slots = [(self.routes.alike(i), columns[i].tobytes()) for i in op.key_layouts]
+        key = (op.shape, *slots)
+        known = self._by_shape.get(key)
+        if known is None:
+            known = chosen_candidates(op, columns, candidates, self.routes, prices)
+            self._by_shape[key] = known
+        return known
 
     def _columns(self, op: OpClass) -> dict[int, np.ndarray]:
         """{layout: [cells] numbers of placements}"""

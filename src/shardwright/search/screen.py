@@ -8,8 +8,8 @@ from shardwright.cost.model import CostModel
 from shardwright.search.baselines import baselines
 from shardwright.search.objective import Budget, Objective
 from shardwright.search.refine import refine
+from shardwright.search.resolved_tactics import resolve_tactics
 from shardwright.search.roles import find_roles
-from shardwright.search.schedule import plan_schedule
 from shardwright.search.space import Space
 from shardwright.search.tactics import Context, NotApplicable, Tactic
 from shardwright.spmd.decisions import State
@@ -26,15 +26,15 @@ def screen(
     the user's tactics, or the pins in the code, cannot be met on this mesh.
     """
     context = Context(model, find_roles(model.analysis))
-    schedule = plan_schedule(context, tactics)
-    objective = Objective(model, memory, overrides=schedule.overrides)
+    resolved = resolve_tactics(context, tactics)
+    objective = Objective(model, memory, overrides=resolved.overrides)
     space = Space(
-        model, prefix=schedule.start, axes=schedule.axes, allowed=schedule.allowed,
-        overrides=schedule.overrides,
+        model, prefix=resolved.start, axes=resolved.axes, allowed=resolved.allowed,
+        overrides=resolved.overrides,
     )  # fmt: skip
-    named = baselines(context, schedule.pins, schedule.allowed).values()
+    named = baselines(context, resolved.pins, resolved.allowed).values()
     known = [s for s in named if not isinstance(s, NotApplicable)]
-    seeds = [s for s in known if schedule.any_strategy or space.contains(s)]
+    seeds = [s for s in known if resolved.any_strategy or space.contains(s)]
     objective([space.root, *also, *seeds])
     assert objective.best is not None
     refine(space, objective, objective.best, QUICK)

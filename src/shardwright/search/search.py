@@ -9,13 +9,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwright.analysis.table import human_seconds
 from shardwright.cost.cost import Cost
 from shardwright.cost.model import CostModel
 from shardwright.search.baselines import baselines
+from shardwright.search.best_response import Responses
 from shardwright.search.blocks import Spent
 from shardwright.search.exact import Certificate, certify, limits_of, op_tables
 from shardwright.search.mcts import tree_search
+from shardwright.search.nothing_fits import no_plan_fits
 from shardwright.search.objective import (
     OVER_MEMORY_S,
     STRATEGIES,
@@ -24,21 +25,20 @@ from shardwright.search.objective import (
     OutOfTime,
     Progress,
 )
-from shardwright.search.overflow import no_plan_fits
 from shardwright.search.refine import (
     WORTHWHILE,
+    LayoutRefinement,
     kept_copies,
     refine,
-    refine_layouts,
     unreduced_sums,
 )
 from shardwright.search.relaxation import OpTables
-from shardwright.search.respond import Responses
+from shardwright.search.resolved_tactics import ResolvedTactics, resolve_tactics
 from shardwright.search.roles import find_roles
-from shardwright.search.schedule import Schedule, plan_schedule
 from shardwright.search.space import Space
 from shardwright.search.tactics import Context, NotApplicable, Tactic
 from shardwright.spmd.decisions import Decisions, Placement, State
+from shardwright.units import human_seconds
 
 # Evaluations that a second of the user's budget buys, on the slowest machine we care about.
 # Budgets are counted in evaluations so that the same seed gives the same plan everywhere.
@@ -96,14 +96,14 @@ def search(
     """
     memory = model.device.usable_bytes if memory is None else memory
     context = Context(model, find_roles(model.analysis))
-    schedule = plan_schedule(context, tactics)
-    objective = Objective(model, memory, progress, schedule.overrides, deadline)
+    resolved = resolve_tactics(context, tactics)
+    objective = Objective(model, memory, progress, resolved.overrides, deadline)
     space = Space(
-        model, prefix=schedule.start, axes=schedule.axes, allowed=schedule.allowed,
-        overrides=schedule.overrides,
+        model, prefix=resolved.start, axes=resolved.axes, allowed=resolved.allowed,
+        overrides=resolved.overrides,
     )  # fmt: skip
     budgets = _budgets(seconds)
-    run = _Run(space, objective, budgets[0], seed, schedule, context, tactics)
+    run = _Run(space, objective, budgets[0], seed, resolved, context, tactics)
     try:
         with _no_cycle_collection():
             run.in_turn(budgets, exact)
@@ -150,13 +150,14 @@ class _Run:
     """One search: the stages in order, and what each contributed."""
 
     responses: Responses  # of the turn that runs
+    refinement: LayoutRefinement
 
     def __init__(
-        self, space: Space, objective: Objective, budget: Budget, seed: int, schedule: Schedule,
-        context: Context, tactics: Sequence[Tactic] | None,
+        self, space: Space, objective: Objective, budget: Budget, seed: int,
+        resolved: ResolvedTactics, context: Context, tactics: Sequence[Tactic] | None,
     ) -> None:  # fmt: skip
         self.space, self.objective, self.budget = space, objective, budget
-        self.seed, self.schedule, self.context, self.tactics = seed, schedule, context, tactics
+        self.seed, self.resolved, self.context, self.tactics = seed, resolved, context, tactics
         self.named: dict[str, State | NotApplicable] = {}
         self.seeds: list[State] = []  # of strategies
         self.before_proof: list[State] = []  # the best states, best first
@@ -196,9 +197,9 @@ class _Run:
         objective, space = self.objective, self.space
         objective.begin(STRATEGIES)
         objective([space.root])
-        self.named = baselines(self.context, self.schedule.pins, self.schedule.allowed)
+        self.named = baselines(self.context, self.resolved.pins, self.resolved.allowed)
         named = [s for s in self.named.values() if not isinstance(s, NotApplicable)]
-        seeds = [s for s in named if self.schedule.any_strategy or space.contains(s)]
+        seeds = [s for s in named if self.resolved.any_strategy or space.contains(s)]
         self.seeds = seeds or [space.root]
         if seeds:
             values = objective(seeds)
@@ -219,7 +220,7 @@ class _Run:
             self.before_proof = objective.ranked(SCREENED)
         assert objective.best is not None
         self.state = objective.best
-        if self.schedule.free:  # what the user said is not overridden
+        if self.resolved.free:  # what the user said is not overridden
             objective.begin("single layouts")
             self._refine_layouts()
 
@@ -264,12 +265,15 @@ class _Run:
         depends on the states that a proof happened to look at.
         """
         objective, pool = self.objective, self._pool()
+        self.refinement = LayoutRefinement(objective)
         copies = kept_copies(objective.model)
-        kept = self._respond_given(copies, pool)
-        first = dict.fromkeys(
-            [*objective.ranked(FIRST, pool), *kept.ranked(FIRST), *self._best_unreduced(pool)]
-        )
-        either = np.minimum(objective(pool), kept(pool))
+        # Without copies the objective is the same, and local search would go the same ways again.
+        kept = self._respond_given(copies, pool) if copies else None
+        first = dict.fromkeys([
+            *objective.ranked(FIRST, pool), *(kept.ranked(FIRST) if kept else ()),
+            *self._best_unreduced(pool),
+        ])  # fmt: skip
+        either = np.minimum(objective(pool), kept(pool)) if kept else objective(pool)
         more = dict.fromkeys([*first, *[pool[i] for i in np.argsort(either, kind="stable")]])
         lookups = MORE * self.budget.evaluations / Budget.evaluations
         most = objective.evaluations + lookups / max(len(objective.model.graph.factors), LEAST)
@@ -277,7 +281,7 @@ class _Run:
         for number, state in enumerate(more):
             if number >= len(first) and objective.evaluations > most:
                 break
-            as_found = copies if kept([state])[0] < objective([state])[0] else {}
+            as_found = copies if kept and kept([state])[0] < objective([state])[0] else {}
             for start in self._starts(state, as_found):
                 best_s = self._take_refined(state, start, best_s)
         before_s = objective.best_s
@@ -293,7 +297,7 @@ class _Run:
 
     def _take_refined(self, state: State, start: Mapping[int, Placement], best_s: float) -> float:
         """The best seconds so far, after single layouts of one more state are refined."""
-        overrides, value = refine_layouts(self.objective, state, start)
+        overrides, value = self.refinement.improve(state, start)
         if value >= best_s:
             return best_s
         self.state, self.overrides = state, overrides
@@ -371,6 +375,6 @@ class _Run:
         return Found(
             decisions, cost, self.certificate.against(cost.step_s), rows,
             self.objective.evaluations, tuple(self.how), self.interrupted, self.timed_out,
-            self.objective.best, self.schedule.notes, self.schedule.pins_in_code,
+            self.objective.best, self.resolved.notes, self.resolved.pins_in_code,
             pinned(self.space.root), tuple(self.objective.history),
         )  # fmt: skip

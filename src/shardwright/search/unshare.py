@@ -13,7 +13,7 @@ from dataclasses import replace
 from shardwright.analysis.unshare import unshare
 from shardwright.cost.model import CostModel
 from shardwright.search.objective import Objective
-from shardwright.search.refine import refine_layouts
+from shardwright.search.refine import LayoutRefinement
 from shardwright.search.search import Found
 from shardwright.spmd.decisions import Decisions, Entry, Placement, State, decide, decide_all
 
@@ -45,7 +45,7 @@ def unshare_where_it_pays(
         how.append(f"{apart.analysis.all_groups[-1].label} differs: {best_s * 1e3:.4g} ms")
     held = _overrides(apart, whole)
     objective = Objective(apart, limit, overrides=held)
-    overrides, best_s = refine_layouts(objective, state, {})
+    overrides, best_s = LayoutRefinement(objective).improve(state, {})
     if not pairs or best_s > found.cost.step_s * (1 - WORTH):
         return model, found, []
     decisions = decide(state, {**overrides, **held})

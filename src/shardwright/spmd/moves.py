@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
+from functools import lru_cache
 from itertools import permutations
 from typing import NamedTuple
 
-from shardwright.spmd.layout import REPLICATED, Layout, Placement
+from shardwright.spmd.layout import NO_BIT, REPLICATED, Atom, Layout, Placement
 
 SLICE = "slice"  # local, free
 ALL_GATHER, ALL_TO_ALL = "all-gather", "all-to-all"
@@ -34,17 +35,60 @@ def _put(placement: Placement, axes: Sequence[int], atom: int) -> Placement:
 
 
 def reshard(
+    layout: Layout, stored: Placement, needed: Placement, axis_sizes: tuple[int, ...]
+) -> list[Move]:
+    """The moves from `stored` to `needed`.
+
+    Where all that is split are major atoms in even shards, the moves depend on which axes share an
+    atom alone, and are worked out once for all layouts.
+    """
+    if stored == needed:
+        return []
+    splits: dict[int, int] = {}  # used atom -> all that it is split by before or after
+    for have, need, n in zip(stored, needed, axis_sizes, strict=True):
+        for j in (have, need) if have != need else (have,):
+            if j != REPLICATED:
+                splits[j] = splits.get(j, 1) * n
+    atoms, plain = layout.atoms, layout.units and not (layout.closed or layout.rematerialised)
+    if not plain or any([atoms[j].place or atoms[j].size % n for j, n in splits.items()]):  # noqa: C419
+        return find_moves(layout, stored, needed, axis_sizes)
+    number = {j: i for i, j in enumerate(splits)} | {REPLICATED: REPLICATED}
+    steps = _even_moves(
+        tuple([number[j] for j in stored]), tuple([number[j] for j in needed]), axis_sizes
+    )
+    whole, used = layout.itemsize, [*splits, REPLICATED]  # the last: what -1 names
+    for atom in atoms:
+        whole *= atom.size
+    return [
+        Move(kind, axes, whole // shards, tuple([used[i] for i in after]))
+        for kind, axes, shards, after in steps
+    ]
+
+
+@lru_cache(maxsize=1 << 16)
+def _even_moves(
+    stored: Placement, needed: Placement, axis_sizes: tuple[int, ...]
+) -> list[tuple[str, tuple[int, ...], int, Placement]]:
+    """[(kind, axes, shards after it, placement after it)] for dims that all axes divide."""
+    size = math.prod(axis_sizes)
+    dims = range(1 + max(*stored, *needed))
+    even = Layout(tuple([Atom(d, 0, size, 0, NO_BIT, 0) for d in dims]), 1, 1, False, False)
+    return [
+        (kind, axes, math.prod(even.shards(after, axis_sizes)), after)
+        for kind, axes, _, after in find_moves(even, stored, needed, axis_sizes)
+    ]
+
+
+def find_moves(
     layout: Layout, stored: Placement, needed: Placement, axis_sizes: Sequence[int]
 ) -> list[Move]:
-    """The moves from `stored` to `needed`: slices first, then all-to-alls, then all-gathers.
+    """The moves between two placements: slices first, then all-to-alls, then all-gathers.
 
     Several axes on one dim are sub-axes, major to minor, and a shard is contiguous. An axis on the
     major side cannot leave alone: the remainder would not be contiguous, so XLA gathers the whole
     dim and slices it again. An axis that arrives on the major side of others leaves the shards on
     the wrong devices: a collective-permute brings them into order.
     """
-    if stored == needed:
-        return []
     if layout.rematerialised:  # rematerialised per shard, never moved
         moved = tuple(a for a in range(len(stored)) if stored[a] != needed[a])
         return [Move(SLICE, moved, layout.local_bytes(needed, axis_sizes), needed)]
@@ -206,7 +250,7 @@ def gathers_minor(
 
 def gather_and_pick(
     layout: Layout, produced: Placement, sum_axes: Sequence[tuple[int, ...]], stored: Placement,
-    axis_sizes: Sequence[int], itemsize: int,
+    axis_sizes: tuple[int, ...], itemsize: int,
 ) -> list[Move]:  # fmt: skip
     """The moves that turn each shard's argmax (or argmin), placed as `produced`, into `stored`.
 
@@ -223,7 +267,7 @@ def gather_and_pick(
 
 def reductions(
     layout: Layout, produced: Placement, sum_axes: Sequence[tuple[int, ...]], stored: Placement,
-    axis_sizes: Sequence[int], *, at_once: bool, written_out: bool,
+    axis_sizes: tuple[int, ...], *, at_once: bool, written_out: bool,
     across: Collection[int] = (),
 ) -> list[list[Move]]:  # fmt: skip
     """The moves that turn partial results, placed as `produced`, into `stored`, in each order.

@@ -33,9 +33,27 @@ class OpClass:
     """One class: the rule refined to atoms, the layouts of its slots, and memos of `follow`."""
 
     __slots__ = (
-        "at_once", "candidate_lists", "candidates", "detours", "example", "factors", "in_results",
-        "index", "key_layouts", "kinds", "operands", "pads", "picks", "results", "rule", "sizes",
-        "slots", "splittable", "trips", "updates_stack",
+        "at_once",
+        "candidate_lists",
+        "candidates",
+        "detours",
+        "example",
+        "factors",
+        "in_results",
+        "index",
+        "key_layouts",
+        "kinds",
+        "operands",
+        "pads",
+        "picks",
+        "results",
+        "rule",
+        "shape",
+        "sizes",
+        "slots",
+        "splittable",
+        "trips",
+        "updates_stack",
     )  # fmt: skip
 
     def __init__(
@@ -66,8 +84,10 @@ class OpClass:
         self.detours = [k for k, kind in enumerate(kinds) if kind == PASS and splittable[k]]
         # Whether partial sums over several dims are reduced in one collective: where lowering makes
         # them explicit (lowering/partial.py). Others a compiler reduces one dim after the other.
-        self.at_once = sums_at_once(rule) or (
-            adds_entries(rule) and operands[0].layout.rematerialised
+        self.at_once = (
+            sums_at_once(rule)
+            or rule.in_shards
+            or (adds_entries(rule) and operands[0].layout.rematerialised)
         )
         self.picks = not {"argmax", "argmin"}.isdisjoint(kinds)  # the result is an index
         self.operands = operands  # literals left out
@@ -78,6 +98,11 @@ class OpClass:
         self.example = example  # an op of this class
         self.trips = trips  # of the loop over which partial results are added up; 1: no such loop
         self.updates_stack = updates_stack  # see `updates_stack`
+        # Classes of one shape compute alike where their slots are stored alike.
+        self.shape = (
+            rule, sizes, kinds, factors, splittable, trips, updates_stack, len(operands),
+            tuple([(s.geometry, s.to_op, s.dtype) for s in self.slots]),
+        )  # fmt: skip
         self.candidates: dict[Placement, Any] = {}  # claims -> candidate of `follow`, memoised
         self.candidate_lists: dict[tuple[Placement, ...], list[Any]] = {}  # by options of each axis
 

@@ -8,23 +8,23 @@ from dataclasses import dataclass, field
 from shardwright.cost.model import CostModel
 from shardwright.errors import ShardwrightError
 from shardwright.search.constraints import over_axes
-from shardwright.search.tactics import Context, Limit, NotApplicable, Replicate, Search, Tactic
-from shardwright.search.wishes import (
-    Wish,
+from shardwright.search.requests import (
+    Request,
     add_possible,
     axes_not_in_mesh,
     listed,
     matching,
-    pinned_wishes,
-    why_whole,
-    wishes_in_code,
+    pinned_requests,
+    requests_in_code,
+    why_replicated,
 )  # fmt: skip
+from shardwright.search.tactics import Context, Limit, NotApplicable, Replicate, Search, Tactic
 from shardwright.spmd.decisions import State, append, decide
 from shardwright.spmd.layout import REPLICATED, Placement
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class ResolvedTactics:
     """The start of a search and its limits."""
 
     start: State
@@ -38,7 +38,7 @@ class Schedule:
     notes: tuple[str, ...] = field(default=())  # what was said and is not followed
 
 
-def plan_schedule(context: Context, tactics: Sequence[Tactic] | None) -> Schedule:
+def resolve_tactics(context: Context, tactics: Sequence[Tactic] | None) -> ResolvedTactics:
     """What a list of tactics, and the pins in the user's code, mean for one program and mesh."""
     model = context.model
     tactics = over_axes(tactics or ())
@@ -49,11 +49,11 @@ def plan_schedule(context: Context, tactics: Sequence[Tactic] | None) -> Schedul
         raise ShardwrightError(
             f"not a tactic: {unknown[0]!r}", try_='DataParallel("data"), Search(axes=["model"])'
         )
-    wishes = pinned_wishes(context, tactics)
-    written = wishes_in_code(context)
-    wishes += [w for w in written if w.must]
-    wishes, ignored = add_possible(context, wishes, [w for w in written if not w.must])
-    state = pins = listed(context, wishes)
+    requests = pinned_requests(context, tactics)
+    written = requests_in_code(context)
+    requests += [w for w in written if w.must]
+    requests, ignored = add_possible(context, requests, [w for w in written if not w.must])
+    state = pins = listed(context, requests)
     for tactic in strategies:
         axis = context.axis(tactic.axis)  # type: ignore[attr-defined]
         found = tactic.entries(context, state[axis])  # type: ignore[attr-defined]
@@ -65,18 +65,18 @@ def plan_schedule(context: Context, tactics: Sequence[Tactic] | None) -> Schedul
             state = append(state, axis, entry)
     overrides, banned = _replicated(context, tactics)
     limits = _limits(context, tactics)
-    _check(context, state, wishes, tactics, overrides, banned)
+    _check(context, state, requests, tactics, overrides, banned)
     axes = _axes(context, searches, bool(strategies))
 
     def allowed(axis: int, group: int) -> bool:
-        if group in banned or _crowds_out(context, wishes, axis, group):
+        if group in banned or _crowds_out(context, requests, axis, group):
             return False
         return axis not in limits or group in limits[axis]
 
     any_strategy = not strategies and len(axes) == len(model.mesh.sizes)
-    bound = banned or limits or overrides or any(wish.binds for wish in wishes)
+    bound = banned or limits or overrides or any(request.binds for request in requests)
     free = any_strategy and not bound
-    return Schedule(
+    return ResolvedTactics(
         state, axes, allowed, overrides, free, pins, any_strategy, len(written) - len(ignored),
         (
             *(f"not followed: {said}" for said in dict.fromkeys(w.said for w in ignored)),
@@ -85,7 +85,7 @@ def plan_schedule(context: Context, tactics: Sequence[Tactic] | None) -> Schedul
     )  # fmt: skip
 
 
-def _crowds_out(context: Context, wishes: Sequence[Wish], axis: int, group: int) -> bool:
+def _crowds_out(context: Context, requests: Sequence[Request], axis: int, group: int) -> bool:
     """Whether a group on this axis takes a pinned dim from an axis that comes later in the mesh.
 
     Axes split a dim one after the other: 8 entries over data=4 leave nothing for model=4.
@@ -93,7 +93,7 @@ def _crowds_out(context: Context, wishes: Sequence[Wish], axis: int, group: int)
     sizes, values = context.model.mesh.sizes, context.model.analysis.program.values
     return any(
         values[v].shape[w.dim] % (sizes[axis] * sizes[w.axis])
-        for w in wishes
+        for w in requests
         if w.group == group and axis < w.axis
         for v in w.values
     )
@@ -149,46 +149,50 @@ def _limits(context: Context, tactics: Sequence[Tactic]) -> dict[int, set[int]]:
 
 
 def _check(
-    context: Context, state: State, wishes: Sequence[Wish], tactics: Sequence[Tactic],
+    context: Context, state: State, requests: Sequence[Request], tactics: Sequence[Tactic],
     overrides: dict[int, Placement], banned: set[int],
 ) -> None:  # fmt: skip
-    """Raises unless every wish is met; shows the two that contradict each other."""
+    """Raises unless every request is met; shows the two that contradict each other."""
     model = context.model
-    if not wishes:
+    if not requests:
         return
     placements, _ = model.place([decide(state)])
-    for wish in wishes:
-        layouts = {int(model.layouts.of_value[v]) for v in wish.values}
-        if wish.group in banned or layouts & set(overrides):
+    for request in requests:
+        layouts = {int(model.layouts.of_value[v]) for v in request.values}
+        if request.group in banned or layouts & set(overrides):
             clash = next(str(t) for t in tactics if isinstance(t, Replicate))
             raise ShardwrightError(
-                "contradictory tactics", one=wish.said, other=clash, try_="only one of them"
+                "contradictory tactics", one=request.said, other=clash, try_="only one of them"
             )
-        for v in wish.values:
+        for v in request.values:
             layout = model.layouts.table[int(model.layouts.of_value[v])]
-            got = int(placements[0, model.layouts.of_value[v], wish.axis])
-            if got != REPLICATED and layout.atoms[got].dim == wish.dim:
+            got = int(placements[0, model.layouts.of_value[v], request.axis])
+            if got != REPLICATED and layout.atoms[got].dim == request.dim:
                 continue
             where = model.analysis.program.where(v)
-            name, n = model.mesh.axes[wish.axis]
+            name, n = model.mesh.axes[request.axis]
             if v in model.pinned:
                 raise ShardwrightError(
                     f"contradictory pins on {where}: it is shared with another plan",
-                    one=_where_pinned(model, v), other=wish.said,
+                    one=_where_pinned(model, v), other=request.said,
                     try_="the same Pin for the plan that is shared, or no Pin here",
                 )  # fmt: skip
             if got == REPLICATED:
                 raise ShardwrightError(
-                    f"cannot split dim {wish.dim} of {where} over {name}={n}",
-                    pin=wish.said,
+                    f"cannot split dim {request.dim} of {where} over {name}={n}",
+                    pin=request.said,
                     shape=model.analysis.program.values[v].shape,
-                    **why_whole(context, layout, placements[0, model.layouts.of_value[v]], wish),
+                    **why_replicated(
+                        context, layout, placements[0, model.layouts.of_value[v]], request
+                    ),
                 )
             taken = layout.atoms[got].group
-            other = next((w.said for w in wishes if w.group == taken and w.axis == wish.axis), None)
+            other = next(
+                (w.said for w in requests if w.group == taken and w.axis == request.axis), None
+            )
             raise ShardwrightError(
                 f"contradictory pins on {where}: axis {name!r} splits one dim of a value",
-                one=other or context.label(taken), other=wish.said, try_="only one of them",
+                one=other or context.label(taken), other=request.said, try_="only one of them",
             )  # fmt: skip
 
 

@@ -11,9 +11,9 @@ from shardwright.errors import NoPlanFits, ShardwrightError
 from shardwright.mesh import Mesh
 from shardwright.program.types import NO_OP, is_backward
 from shardwright.search.objective import Objective
+from shardwright.search.requests import constrained_model
 from shardwright.search.screen import screen
 from shardwright.search.tactics import Tactic
-from shardwright.search.wishes import constrained_model
 from shardwright.spmd.decisions import Decisions, State
 
 SHOWN = 3  # lines at the peak

@@ -1,4 +1,4 @@
-"""What pins and the shardings in the user's code wish for, and lists that meet the wishes."""
+"""What pins and the shardings in the user's code ask for, and lists that meet the requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MOST_ADVISED = 64  # a larger axis is not advised
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class Request:
     """One group that must be first on one axis, and who says so."""
 
     axis: int
@@ -33,7 +33,7 @@ class Wish:
     said: str
     values: tuple[int, ...] = ()  # that must end up so
     dim: int = 0
-    must: bool = True  # else it is followed where other wishes leave room
+    must: bool = True  # else it is followed where other requests leave room
     binds: bool = True  # else refinement may store single layouts in another way
 
 
@@ -52,18 +52,18 @@ def matching(context: Context, pattern: str) -> list[int]:
     return [v for v, path in paths.items() if fits(path, pattern) or fits(path, f"*.{pattern}")]
 
 
-def pinned_wishes(context: Context, tactics: Iterable[Tactic]) -> list[Wish]:
-    """What the Pins among these tactics wish for."""
+def pinned_requests(context: Context, tactics: Iterable[Tactic]) -> list[Request]:
+    """What the Pins among these tactics ask for."""
     pins = [t for t in over_axes(tactics) if isinstance(t, Pin)]
-    return [wish for pin in pins for wish in _wishes(context, pin, pins)]
+    return [request for pin in pins for request in _requests(context, pin, pins)]
 
 
-def _wishes(context: Context, pin: Pin, pins: Sequence[Pin]) -> list[Wish]:
-    """What one pin asks for: a wish for each group that can take it."""
+def _requests(context: Context, pin: Pin, pins: Sequence[Pin]) -> list[Request]:
+    """What one pin asks for: a request for each group that can take it."""
     axis = context.axis(pin.axis)
     for group in context.model.analysis.all_groups:
         if group.label == pin.what and pin.dim is None:
-            return [Wish(axis, group.index, str(pin))]
+            return [Request(axis, group.index, str(pin))]
     values = matching(context, pin.what)
     if not values:
         labels = ", ".join(g.label for g in context.model.analysis.groups)
@@ -85,7 +85,7 @@ def _wishes(context: Context, pin: Pin, pins: Sequence[Pin]) -> list[Wish]:
             shape=program.values[values[0]].shape,
             try_=f"dim {' or '.join(map(str, dims))}" if dims else "an argument with larger dims",
         )
-    return [Wish(axis, g, str(pin), tuple(vs), pin.dim) for g, vs in by_group.items()]
+    return [Request(axis, g, str(pin), tuple(vs), pin.dim) for g, vs in by_group.items()]
 
 
 def _taker(context: Context, value: int, dim: int, before: Sequence[int]) -> int | None:
@@ -106,12 +106,12 @@ def _taker(context: Context, value: int, dim: int, before: Sequence[int]) -> int
     return atoms[first()].group if atoms else None
 
 
-def wishes_in_code(context: Context) -> list[Wish]:
-    """What the shardings in the user's code wish for."""
+def requests_in_code(context: Context) -> list[Request]:
+    """What the shardings in the user's code ask for."""
     return list(_apart(context, _said(context)))
 
 
-def _said(context: Context) -> Iterator[tuple[UserPin, Wish]]:
+def _said(context: Context) -> Iterator[tuple[UserPin, Request]]:
     """The shardings in the user's code, as far as their axes are in the mesh.
 
     A constraint must be met. Programs for explicit axes say where every result goes and may send
@@ -129,7 +129,7 @@ def _said(context: Context) -> Iterator[tuple[UserPin, Wish]]:
                 said = f"{pin.by}({pin.sharding.spec}) at {program.where(pin.value)}"
                 must = pin.by == "with_sharding_constraint"
                 binds = pin.by != "shard_map"
-                yield pin, Wish(axis, group, said, (pin.value,), dim, must=must, binds=binds)
+                yield pin, Request(axis, group, said, (pin.value,), dim, must=must, binds=binds)
 
 
 def axes_not_in_mesh(context: Context) -> list[str]:
@@ -148,14 +148,20 @@ def axes_not_in_mesh(context: Context) -> list[str]:
     ]
 
 
-def _apart(context: Context, said: Iterable[tuple[UserPin, Wish]]) -> Iterator[Wish]:
-    """The wishes, those of equal layers once."""
+def _apart(context: Context, said: Iterable[tuple[UserPin, Request]]) -> Iterator[Request]:
+    """The requests, those of equal layers once."""
     seen: set[tuple[Any, ...]] = set()
-    for pin, wish in said:
-        key = (wish.axis, wish.group, context.model.layouts.of_value[pin.value], wish.dim, pin.by)
+    for pin, request in said:
+        key = (
+            request.axis,
+            request.group,
+            context.model.layouts.of_value[pin.value],
+            request.dim,
+            pin.by,
+        )
         if key not in seen:
             seen.add(key)
-            yield wish
+            yield request
 
 
 def _named_axes(sharding: Any) -> Iterator[tuple[int, str]]:
@@ -173,71 +179,73 @@ def _split_dims(sharding: Any, names: Sequence[str]) -> Iterator[tuple[int, int]
             yield dim, names.index(name)
 
 
-def listed(context: Context, wishes: Sequence[Wish]) -> State:
-    """Lists of the groups wished for: in an order that meets all wishes if one is found.
+def listed(context: Context, requests: Sequence[Request]) -> State:
+    """Lists of the groups asked for: in an order that meets all requests if one is found.
 
-    On a residual stream the sequence may be wished for and on the hidden layer its features: a
+    On a residual stream the sequence may be asked for and on the hidden layer its features: a
     hidden value has both dims, so the features come first in the list. Of two dims of one group
-    ([S, S] scores) the resolution gives the one that is wished for.
+    ([S, S] scores) the resolution gives the one that is asked for.
     """
     state = empty(len(context.model.mesh.sizes))
-    for wish in wishes:
-        if wish.group not in {e.group for e in state[wish.axis]}:
-            state = append(state, wish.axis, Entry(wish.group))
+    for request in requests:
+        if request.group not in {e.group for e in state[request.axis]}:
+            state = append(state, request.axis, Entry(request.group))
     first, seen = state, {state}
     while True:
-        clash = next(((w, g) for w, g in unmet(context, state, wishes) if g is not None), None)
+        clash = next(((w, g) for w, g in unmet(context, state, requests) if g is not None), None)
         if clash is None:
             return state
-        wish, taken = clash
-        mine = next(e for e in state[wish.axis] if e.group == wish.group)
-        others = [e for e in state[wish.axis] if e.group != wish.group]
+        request, taken = clash
+        mine = next(e for e in state[request.axis] if e.group == request.group)
+        others = [e for e in state[request.axis] if e.group != request.group]
         at = next((i for i, e in enumerate(others) if e.group == taken), None)
         if at is None:  # the same group on another dim
-            at, mine = state[wish.axis].index(mine), _resolved(context, mine, wish)
+            at, mine = state[request.axis].index(mine), _resolved(context, mine, request)
         moved = (*others[:at], mine, *others[at:])
-        state = (*state[: wish.axis], moved, *state[wish.axis + 1 :])
+        state = (*state[: request.axis], moved, *state[request.axis + 1 :])
         if state in seen:
             return first
         seen.add(state)
 
 
-def _resolved(context: Context, entry: Entry, wish: Wish) -> Entry:
-    """The entry with its group's other resolution where the first unmet value of a wish has it."""
+def _resolved(context: Context, entry: Entry, request: Request) -> Entry:
+    """The entry with its group's other resolution where the first unmet value asks for that."""
     model = context.model
-    for v in wish.values:
+    for v in request.values:
         layout = model.layouts.table[int(model.layouts.of_value[v])]
-        atom = next((a for a in layout.atoms if (a.group, a.dim) == (wish.group, wish.dim)), None)
+        atom = next(
+            (a for a in layout.atoms if (a.group, a.dim) == (request.group, request.dim)), None
+        )
         if atom is not None and atom.bit != NO_BIT:
             return entry._replace(bits=entry.bits & ~(1 << atom.bit) | atom.side << atom.bit)
     return entry
 
 
 def unmet(
-    context: Context, state: State, wishes: Sequence[Wish]
-) -> Iterator[tuple[Wish, int | None]]:
-    """The wishes that these lists do not meet, and the group that took the axis, if one did."""
+    context: Context, state: State, requests: Sequence[Request]
+) -> Iterator[tuple[Request, int | None]]:
+    """The requests that these lists do not meet, and the group that took the axis, if one did."""
     layouts = context.model.layouts
     placements, _ = layouts.place([state])
-    for wish in wishes:
-        for v in wish.values:
+    for request in requests:
+        for v in request.values:
             index = int(layouts.of_value[v])
-            got = int(placements[0, index, wish.axis])
+            got = int(placements[0, index, request.axis])
             if got == REPLICATED:
-                yield wish, None
-            elif layouts.table[index].atoms[got].dim != wish.dim:
-                yield wish, layouts.table[index].atoms[got].group
+                yield request, None
+            elif layouts.table[index].atoms[got].dim != request.dim:
+                yield request, layouts.table[index].atoms[got].group
 
 
 def add_possible(
-    context: Context, wishes: list[Wish], more: Sequence[Wish]
-) -> tuple[list[Wish], list[Wish]]:
-    """(these wishes and as many more as can be met together, the rest)."""
-    kept, ignored = list(wishes), []
-    for wish in more:
-        both = [*kept, wish]
+    context: Context, requests: list[Request], more: Sequence[Request]
+) -> tuple[list[Request], list[Request]]:
+    """(these requests and as many more as can be met together, the rest)."""
+    kept, ignored = list(requests), []
+    for request in more:
+        both = [*kept, request]
         if any(True for _ in unmet(context, listed(context, both), both)):
-            ignored.append(wish)
+            ignored.append(request)
         else:
             kept = both
     return kept, ignored
@@ -249,18 +257,18 @@ def reshards(context: Context, tactics: Sequence[Tactic] | None) -> dict[int, Di
     Two constraints on one stream of values that differ are a reshard: the first is what the lists
     say, and the second, of a value of its own, is where that value is kept.
     """
-    pins = pinned_wishes(context, tactics or ())
-    said = [(pin, wish) for pin, wish in _said(context) if wish.must]
+    pins = pinned_requests(context, tactics or ())
+    said = [(pin, request) for pin, request in _said(context) if request.must]
     kept, rest = add_possible(context, pins, list(_apart(context, said)))
     if not rest:
         return {}
     state = listed(context, kept)
-    for wish in rest:  # behind: met where they clash with nothing
-        if wish.group not in {e.group for e in state[wish.axis]}:
-            state = append(state, wish.axis, Entry(wish.group))
-    pin_of = {id(wish): pin for pin, wish in said}
+    for request in rest:  # behind: met where they clash with nothing
+        if request.group not in {e.group for e in state[request.axis]}:
+            state = append(state, request.axis, Entry(request.group))
+    pin_of = {id(request): pin for pin, request in said}
     clashing = [w for w, taken in unmet(context, state, [w for _, w in said]) if taken is not None]
-    asked = {pin.value: pin for pin in (pin_of[id(wish)] for wish in clashing)}
+    asked = {pin.value: pin for pin in (pin_of[id(request)] for request in clashing)}
     return {v: dims for v, pin in asked.items() if (dims := _axes_per_dim(context, pin))}
 
 
@@ -300,12 +308,12 @@ def _axes_per_dim(context: Context, pin: UserPin) -> Dims:
     return tuple(map(tuple, dims)) if even else ()
 
 
-def why_whole(
-    context: Context, layout: Layout, placement: Sequence[int], wish: Wish
+def why_replicated(
+    context: Context, layout: Layout, placement: Sequence[int], request: Request
 ) -> dict[str, str]:
     """Why an axis cannot take a dim, and which could: facts of an error."""
     mesh = context.model.mesh
-    parts = {j: a.size for j, a in enumerate(layout.atoms) if a.dim == wish.dim}
+    parts = {j: a.size for j, a in enumerate(layout.atoms) if a.dim == request.dim}
     left, on = dict(parts), []
     for axis, atom in enumerate(placement):
         if atom in left:
@@ -319,7 +327,7 @@ def why_whole(
     if on:
         causes.append(f"{' and '.join(on)} leave{'s' * (len(on) == 1)} {free} of it")
     unused = [
-        axis for axis, atom in enumerate(placement) if atom == REPLICATED and axis != wish.axis
+        axis for axis, atom in enumerate(placement) if atom == REPLICATED and axis != request.axis
     ]
     fits = [mesh.names[a] for a in unused if mesh.sizes[a] > 1 and free % mesh.sizes[a] == 0]
     sizes = [str(n) for n in range(2, min(free, MOST_ADVISED) + 1) if free % n == 0]

@@ -1,4 +1,4 @@
-"""The checker of a Program's invariants (listed in types.py), run by the tests.
+"""The checker of a Program's invariants (listed in program/types.py).
 
 Each function below checks one of them and names the first op or value that breaks it.
 """

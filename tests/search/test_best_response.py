@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from shardwright.search import search
+from shardwright.search.best_response import Responses
 from shardwright.search.blocks import Spent
 from shardwright.search.mcts import tree_search
 from shardwright.search.objective import Budget, Objective
 from shardwright.search.refine import neighbours
-from shardwright.search.respond import Responses
 from shardwright.search.space import Space
 from shardwright.spmd.decisions import State
 from shardwright.spmd.layout import REPLICATED
@@ -111,7 +111,7 @@ def test_lists_longer_than_the_longest_looked_at(monkeypatch: pytest.MonkeyPatch
     """A space of too many lists is searched all the same, and nothing is lost by it here."""
     model = model_of("small_batch", {"x": 2, "y": 4})
     whole = search(model, exact=False).cost.step_s
-    monkeypatch.setattr("shardwright.search.respond.MOST_PLACEMENTS", 40)
+    monkeypatch.setattr("shardwright.search.best_response.MOST_PLACEMENTS", 40)
     responses = Responses(Space(model), Objective(model, None))
     assert all(len(axis) <= 40 and not axis.complete for axis in responses.axes)
     assert search(model, exact=False).cost.step_s <= whole * 1.01

@@ -27,7 +27,7 @@ class Node:
         )
 
 
-def schedule_tree(record: PlanRecord) -> Node:
+def region_tree(record: PlanRecord) -> Node:
     """The function itself as a node."""
     line = record.timeline
     root = Node(TOP, "function", 1)

@@ -1,0 +1,104 @@
+"""What a plan says of kernels that not all devices can share, and of axes that are not there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.experimental import pallas as pl
+from jax.experimental.pallas.ops.tpu import flash_attention as flash
+from jax.sharding import PartitionSpec as P
+
+import shardwright as sw
+
+MESH = {"data": 4, "model": 2}
+
+
+def notes(fn: Callable[..., Any], *shapes: tuple[int, ...], device: str = "tpu-v5e") -> list[str]:
+    args = [jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in shapes]
+    plan = sw.partition(fn, *args, mesh=MESH, device=device, seconds=0.1)
+    return [note for note in plan.record.notes if "test_kernel_notes.py" in note]
+
+
+def doubled(rows: int) -> Callable[[jax.Array], jax.Array]:
+    def kernel(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = 2 * x_ref[...]
+
+    def fn(x: jax.Array) -> jax.Array:
+        block = pl.BlockSpec((rows, x.shape[1]), lambda i: (i, 0))
+        return pl.pallas_call(
+            kernel, out_shape=x, grid=(x.shape[0] // rows,), in_specs=[block], out_specs=block,
+            name="doubled",
+        )(x)  # fmt: skip
+
+    return fn
+
+
+def test_blocks_that_no_axis_divides() -> None:
+    (note,) = notes(doubled(128), (384, 128))
+    assert note.startswith("doubled at ") and "is computed in full on every device" in note
+    assert "do not divide its 3 blocks of 128" in note
+    assert note.endswith("blocks of 192 could be")
+    assert notes(doubled(48), (384, 128)) == []
+
+
+def test_blocks_that_some_axes_divide() -> None:
+    (note,) = notes(doubled(64), (384, 128))
+    assert "is shared by 2 of 8: the axes of data=4 x model=2 do not divide its 6 blocks" in note
+
+
+def test_one_block() -> None:
+    (note,) = notes(doubled(512), (512, 128))
+    assert "its grid has one step, and blocks are never cut; smaller blocks could be split" in note
+    assert 'sw.rule("doubled", "a b -> c d")' in note
+
+
+def flashed(causal: bool) -> Callable[..., Any]:
+    return lambda q, k, v: flash.flash_attention(q, k, v, causal=causal)
+
+
+def test_causal_flash_attention_names_the_kernel_that_splits_queries() -> None:
+    few_heads = [(1, 2, 4096, 128)] * 3
+    (note,) = notes(flashed(causal=True), *few_heads)
+    assert "_flash_attention_kernel" in note and "is shared by 2 of 8" in note
+    assert "both stay whole; splash attention (make_splash_mha) splits its queries" in note
+    assert notes(flashed(causal=False), *few_heads) == []
+    assert notes(flashed(causal=True), *[(8, 2, 4096, 128)] * 3) == []
+
+
+@pytest.mark.parametrize(
+    ("causal", "backward", "said"),
+    [
+        (True, False, "under a mask cuDNN counts queries from its first row"),
+        (False, True, "queries stay whole in the backward pass"),
+        (False, False, ""),
+    ],
+)
+def test_cudnn_attention_says_why_queries_stay_whole(
+    causal: bool, backward: bool, said: str
+) -> None:
+    def fn(q: Any, k: Any, v: Any) -> Any:
+        return jax.nn.dot_product_attention(q, k, v, is_causal=causal, implementation="cudnn")
+
+    loss = jax.grad(lambda *args: jnp.sum(fn(*args).astype(jnp.float32)), (0, 1, 2))
+    found = notes(loss if backward else fn, *[(1, 4096, 2, 128)] * 3, device="h100")
+    assert [said in note for note in found] == [True] * bool(said)
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_a_collective_over_an_axis_that_the_mesh_does_not_have(check_vma: bool) -> None:
+    def fn(x: jax.Array) -> jax.Array:
+        return jax.shard_map(
+            lambda x: jax.lax.psum(x, "expert"), in_specs=P("data"), out_specs=P("data"),
+            check_vma=check_vma,
+        )(x)  # fmt: skip
+
+    with pytest.raises(sw.ShardwrightError) as error:
+        sw.partition(fn, jnp.ones((8, 8)), mesh=MESH)
+    assert "test_kernel_notes.py" in str(error.value)
+    assert "'expert'" in str(error.value) or "must be of the mesh, 'data', 'model'" in str(
+        error.value
+    )
