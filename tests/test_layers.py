@@ -39,7 +39,7 @@ def test_a_stage_imports_only_stages_above_it(stage: str) -> None:
 
 def test_every_folder_is_a_stage_or_the_zoo_or_the_command_line() -> None:
     folders = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
-    assert folders == {*STAGES, "zoo", "cli"}
+    assert folders == {*STAGES, "_jax", "zoo", "cli"}
 
 
 def test_the_tour_lists_the_folders_in_order_of_import() -> None:
@@ -48,5 +48,13 @@ def test_the_tour_lists_the_folders_in_order_of_import() -> None:
 
 
 def test_one_door_to_the_internals_of_jax() -> None:
-    inside = [path.name for path in SOURCE.rglob("*.py") if "jax._src" in path.read_text()]
-    assert inside == ["_jax.py"]
+    inside = {path.parent for path in SOURCE.rglob("*.py") if "jax._src" in path.read_text()}
+    assert inside == {SOURCE / "_jax"}
+
+
+def test_the_door_knows_nothing_of_ours() -> None:
+    for path in (SOURCE / "_jax").glob("*.py"):
+        assert "shardwright" not in "".join(
+            ast.unparse(node) for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Import | ast.ImportFrom)
+        ), path.name  # fmt: skip

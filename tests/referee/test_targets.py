@@ -20,7 +20,7 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from shardwright._jax import Portable
+from shardwright._jax.compiling import Portable
 from shardwright.errors import ShardwrightError
 from shardwright.referee import process
 from shardwright.referee.compiled import involuntary_remats, totals

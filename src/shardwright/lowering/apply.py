@@ -128,7 +128,7 @@ class Lowering:
         """The results of a call: inlined, or rebuilt if it has rules of its own."""
         name = eqn.primitive.name
         if name not in KEPT_CALLS or (name not in REMATS and self.tells_across(place.key)):
-            with _jax.name_scope(str(eqn.params.get("name", name))):
+            with jax.named_scope(str(eqn.params.get("name", name))):
                 return enter(self, called, operands, place)
         if self.mover.in_loop and all_invariant(operands) and self.moves_inside(place.key):
             operands = self.mover.kept_in_loop(operands)

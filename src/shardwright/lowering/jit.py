@@ -50,9 +50,7 @@ def jax_mesh(mesh: Mesh, given: Any = None) -> Any:
             try_="pass a mesh of the same axis names and sizes, or plan again for this one",
         )
     if isinstance(given, jax.sharding.AbstractMesh):
-        return jax.sharding.AbstractMesh(
-            mesh.sizes, mesh.names, axis_types=(AxisType.Auto,) * len(mesh.names)
-        )
+        return _jax.abstract_mesh(mesh.sizes, mesh.names)
     order = [given.axis_names.index(name) for name in mesh.names]
     return jax.sharding.Mesh(
         np.transpose(given.devices, order), mesh.names,

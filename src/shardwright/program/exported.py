@@ -5,27 +5,41 @@ An op that is not known here leaves the whole call as it is: opaque, with the re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
 
 from shardwright import _jax
+from shardwright._jax.stablehlo import Module, Op, parse
 
 Arrays = list[Any]
 
 
-def run_exported(module: _jax.StableHlo, arrays: Sequence[Any]) -> Arrays:
-    """The results of an exported function; NotImplementedError where it has an op unknown here."""
-    return _call(module, "main", list(arrays))
+def opened_export(eqn: Any) -> Any:
+    """The jaxpr of a call of an exported function; None where its text says more than that."""
+    exported = eqn.params["exported"]
+    symbolic = not all(isinstance(n, int) for aval in exported.in_avals for n in aval.shape)
+    effects = exported.ordered_effects or exported.unordered_effects
+    if symbolic or effects or exported.nr_devices != 1 or len(exported.platforms) != 1:
+        return None
+
+    def call(*arrays: Any) -> list[Any]:
+        kept = [arrays[i] for i in exported.module_kept_var_idx]
+        return _call(parse(exported.mlir_module()), "main", kept)
+
+    try:
+        return _jax.retrace(call, [v.aval for v in eqn.invars])
+    except NotImplementedError:  # an op that has no JAX op
+        return None
 
 
-def _call(module: _jax.StableHlo, name: str, arrays: Arrays) -> Arrays:
+def _call(module: Module, name: str, arrays: Arrays) -> Arrays:
     return _block(module, module.functions[name], {}, arrays)
 
 
-def _block(module: _jax.StableHlo, block: Any, around: Mapping[Any, Any], arrays: Arrays) -> Arrays:
+def _block(module: Module, block: Any, around: Mapping[Any, Any], arrays: Arrays) -> Arrays:
     """What a block returns, given its arguments and the values defined around it."""
     env: dict[Any, Any] = {**around, **dict(zip(block.arguments, arrays, strict=True))}
     for op in block.operations:
@@ -38,17 +52,17 @@ def _block(module: _jax.StableHlo, block: Any, around: Mapping[Any, Any], arrays
     raise NotImplementedError("a block without return")
 
 
-def _results(module: _jax.StableHlo, op: Any, name: str, arrays: Arrays, env: Any) -> Arrays:
+def _results(module: Module, op: Any, name: str, arrays: Arrays, env: Any) -> Arrays:
     """The results of one op."""
     short = name.removeprefix("stablehlo.")
     if short in _ELEMENTWISE:
         return [_ELEMENTWISE[short](*arrays)]
     if short in _OPS:
-        return [_OPS[short](_jax.StableHloOp(op), *arrays)]
+        return [_OPS[short](Op(op), *arrays)]
     if name in ("func.call", "call"):
-        return _call(module, _jax.StableHloOp(op).text("callee"), arrays)
+        return _call(module, Op(op).callee(), arrays)
     if short in _REGIONS:
-        return _REGIONS[short](module, _jax.StableHloOp(op), arrays, env)
+        return _REGIONS[short](module, Op(op), arrays, env)
     raise NotImplementedError(f"{name} of an exported function has no JAX op here")
 
 
@@ -76,14 +90,14 @@ _COMPARE = {"EQ": lax.eq, "NE": lax.ne, "LT": lax.lt, "LE": lax.le, "GT": lax.gt
 _PADDING = ("edge_padding_low", "edge_padding_high", "interior_padding")
 
 
-def _dot_general(op: _jax.StableHloOp, lhs: Any, rhs: Any) -> Any:
+def _dot_general(op: Op, lhs: Any, rhs: Any) -> Any:
     return lax.dot_general(
         lhs, rhs, op.dot_dimensions(), preferred_element_type=op.result_dtype(),
         precision=op.precision(),
     )  # fmt: skip
 
 
-def _gather(op: _jax.StableHloOp, operand: Any, indices: Any) -> Any:
+def _gather(op: Op, operand: Any, indices: Any) -> Any:
     """JAX writes bounds checks out before it lowers a gather; what is left clips."""
     numbers, index_dim = op.gather_dimensions()
     if index_dim == indices.ndim:
@@ -116,7 +130,7 @@ _OPS: dict[str, Callable[..., Any]] = {
         x, value,
         [*zip(*map(op.numbers, _PADDING), strict=True)],
     ),
-    "compare": lambda op, x, y: _COMPARE[op.text("comparison_direction")](x, y),
+    "compare": lambda op, x, y: _COMPARE[op.direction()](x, y),
     "dot_general": _dot_general,
     "gather": _gather,
 }  # fmt: skip
@@ -128,10 +142,10 @@ _REDUCE: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 
 
-def _reduce(module: _jax.StableHlo, op: _jax.StableHloOp, arrays: Arrays, env: Any) -> Arrays:
+def _reduce(module: Module, op: Op, arrays: Arrays, env: Any) -> Arrays:
     """The results of a reduction, by name where JAX has that name."""
     half, axes = len(arrays) // 2, op.numbers("dimensions")
-    (block,) = op.blocks(0)
+    (block,) = op.blocks()
     (inside, *more) = [o.operation.name for o in block.operations]
     values, starts = arrays[:half], arrays[half:]
     logical = inside in ("stablehlo.and", "stablehlo.or")
@@ -145,8 +159,8 @@ def _reduce(module: _jax.StableHlo, op: _jax.StableHloOp, arrays: Arrays, env: A
     return list(lax.reduce(tuple(values), tuple(starts), combine, axes))
 
 
-def _while(module: _jax.StableHlo, op: _jax.StableHloOp, arrays: Arrays, env: Any) -> Arrays:
-    (condition,), (body,) = op.blocks(0), op.blocks(1)
+def _while(module: Module, op: Op, arrays: Arrays, env: Any) -> Arrays:
+    condition, body = op.blocks()
     return lax.while_loop(
         lambda carry: _block(module, condition, env, carry)[0],
         lambda carry: _block(module, body, env, carry),
@@ -154,12 +168,9 @@ def _while(module: _jax.StableHlo, op: _jax.StableHloOp, arrays: Arrays, env: An
     )
 
 
-def _case(module: _jax.StableHlo, op: _jax.StableHloOp, arrays: Arrays, env: Any) -> Arrays:
+def _case(module: Module, op: Op, arrays: Arrays, env: Any) -> Arrays:
     (which,) = arrays
-    branches = [
-        lambda block=block: _block(module, block, env, [])
-        for number in range(op.regions()) for (block,) in (op.blocks(number),)
-    ]  # fmt: skip
+    branches = [lambda block=block: _block(module, block, env, []) for block in op.blocks()]
     if which.dtype == bool:  # of an `if`: true comes first
         return lax.cond(which, *branches)
     return lax.switch(which, branches)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from shardwright import _jax
+from shardwright.program.exported import opened_export
 from shardwright.program.regions import BORDERS, Borders, find_borders
 from shardwright.program.ties import Tie
 from shardwright.rules.registry import USER_RULES
@@ -34,8 +35,6 @@ CALLS = {
 REMATS = ("remat2", "checkpoint", "remat")
 # Calls with derivatives or batching of their own, which expect the arguments and results they had.
 CUSTOM = ("custom_jvp_call", "custom_vjp_call", "custom_vmap_call")
-
-
 # Equations whose results are their operands, with other types: ops to a compiler, not to a plan.
 VIEWS = ("pvary",)
 
@@ -104,7 +103,7 @@ def interpret(
             called = eqn.params[CALLS[name]]
             by_jax = _jax.written_by_jax(_jax.open_jaxpr(called)[0])
             results = handlers.call(eqn, called, operands, place.within(eqn, by_jax))
-        elif name not in USER_RULES and (opened := _jax.opened(eqn)) is not None:
+        elif name not in USER_RULES and (opened := _opened(eqn)) is not None:
             results = enter(handlers, opened, operands, place.within(eqn, True))
         elif name in BORDERS:
             results = handlers.region(eqn, find_borders(eqn, jaxpr), operands, place)
@@ -120,6 +119,12 @@ def enter(handlers: Handlers[T], called: Any, operands: Sequence[T], place: Plac
     """The results of a jaxpr, open or closed, in the place of an equation."""
     jaxpr, consts = _jax.open_jaxpr(called)
     return interpret(handlers, jaxpr, [*handlers.constants(consts), *operands], place)
+
+
+def _opened(eqn: Any) -> Any:
+    """The jaxpr that stands for an equation, where that is no op, call or region itself."""
+    exported = eqn.primitive.name == "call_exported"
+    return opened_export(eqn) if exported else _jax.opened(eqn)
 
 
 def _solve(eqn: Any, operands: list[T]) -> tuple[Any, list[T]]:

@@ -93,7 +93,9 @@ def trace_jaxpr(fn: Callable[..., Any], signature: Signature, leaves: Sequence[A
         except Exception as error:  # the user's function may raise anything
             axis = _jax.missing_axis(error)
             if axis and signature.mesh.empty and axis not in mesh.axis_names:
-                meshes.insert(0, _jax.with_axis(mesh, axis))  # the plan notes that it has none
+                sizes, names = (*mesh.axis_sizes, 1), (*mesh.axis_names, axis)
+                meshes.insert(0, _jax.abstract_mesh(sizes, names, mesh.axis_types[0]))
+                # The plan notes that its mesh has no such axis.
             else:
                 failures.append(error)
     failed = next((e for e in failures if not _jax.wants_another_mesh(e)), failures[-1])
@@ -166,11 +168,13 @@ def _meshes_around(signature: Signature) -> list[Any]:
     """
     around, planned = signature.mesh, signature.planned
     if not around.empty:
-        return list(dict.fromkeys((_jax.automatic(around), around)))
+        automatic = _jax.abstract_mesh(around.axis_sizes, around.axis_names)
+        return list(dict.fromkeys((automatic, around)))
     if planned is None:
         return [around]
     first = [planned, around] if signature.rules or signature.named else [around, planned]
-    return [*first, _jax.explicit(planned)]
+    explicit = jax.sharding.AxisType.Explicit
+    return [*first, _jax.abstract_mesh(planned.axis_sizes, planned.axis_names, explicit)]
 
 
 def _user_line(error: BaseException | None) -> str | None:

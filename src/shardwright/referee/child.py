@@ -19,7 +19,7 @@ from typing import Any
 
 import jax
 
-from shardwright import _jax
+from shardwright._jax import compiling
 from shardwright.referee.compiled import read_memory
 from shardwright.referee.messages import Reply, Request
 from shardwright.referee.topologies import all_devices, parse_target
@@ -27,7 +27,7 @@ from shardwright.referee.topologies import all_devices, parse_target
 LOOK_S = 1.0  # how often a child looks whether its parent is still there
 
 
-def compiled(compile_program: Callable[[], _jax.Executable]) -> tuple[Any, Reply]:
+def compiled(compile_program: Callable[[], compiling.Executable]) -> tuple[Any, Reply]:
     """(the executable or None, what is said of it)."""
     stage = "compile"
     try:
@@ -42,7 +42,7 @@ def answer(request: Request) -> Reply:
     """The Reply to a Request."""
     by_id = {device.id: device for device in all_devices(parse_target(request.target))}
     devices = [by_id[i] for i in request.devices]
-    executable, reply = compiled(lambda: _jax.compile_portable(request.program, devices))
+    executable, reply = compiled(lambda: compiling.compile_portable(request.program, devices))
     if executable is None:
         return reply
     outputs = [executable.run(inputs, request.output_shapes) for inputs in request.runs]

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 
 from shardwright import _jax
+from shardwright._jax import compiling
 from shardwright.errors import ShardwrightError
 from shardwright.referee.host_arrays import to_host
 from shardwright.referee.messages import Reply, Request
@@ -34,14 +35,14 @@ def compile_in_child(
     lowered = jitted.trace(*without_devices(args)).lower(lowering_platforms=("cpu",))
     inputs, shapes = [], []
     if runs:
-        if _jax.calls_back(lowered):
+        if compiling.calls_back(lowered):
             raise ShardwrightError(
                 "a program that calls back into Python cannot run in a child process",
                 try_="start Python with XLA_FLAGS=--xla_force_host_platform_device_count="
                 f"{device_count}, or remove debug prints and callbacks",
             )
         infos = jax.tree.leaves(lowered.args_info, is_leaf=lambda x: hasattr(x, "donated"))
-        kept = _jax.kept_arguments(lowered)
+        kept = compiling.kept_arguments(lowered)
         for run in runs:
             leaves = _dynamic_leaves(jitted, run)
             types = [infos[i].dtype for i in kept]
@@ -49,7 +50,7 @@ def compile_in_child(
             inputs.append([to_host(leaves[i], t) for i, t in zip(kept, dtypes, strict=True)])
         shapes = [_physical_shape(out) for out in jax.tree.leaves(lowered.out_info)]
     request = Request(
-        _jax.portable(lowered),
+        compiling.portable(lowered),
         f"cpu:{device_count}",
         list(range(prod(mesh.values()))),
         runs=inputs,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from shardwright._jax import Portable
+from shardwright._jax.compiling import Portable
 from shardwright.referee.compiled import CompiledMemory
 
 

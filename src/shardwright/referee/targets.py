@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from shardwright import _jax
+from shardwright._jax import compiling
 from shardwright.errors import ShardwrightError
 from shardwright.referee.child import compiled
 from shardwright.referee.compiled import (
@@ -117,7 +117,7 @@ def run_each(
 def _compile_here(lowered: Any) -> tuple[Reply, str]:
     """(what the compiler of this process's devices made of a program, what it printed)."""
     with captured_stderr() as err:
-        _, reply = compiled(lambda: _jax.compile_afresh(lowered))
+        _, reply = compiled(lambda: compiling.compile_afresh(lowered))
     return reply, err.text
 
 
@@ -125,8 +125,8 @@ def _compile_without_devices(
     target: Target, lowered: Any, timeout: float | None
 ) -> tuple[Reply, str]:
     """(what the compiler of a topology makes of a program, what it printed), in a child."""
-    program = _jax.portable(lowered)
-    devices = [device.id for device in _jax.devices_lowered_for(lowered)]
+    program = compiling.portable(lowered)
+    devices = [device.id for device in compiling.devices_lowered_for(lowered)]
 
     def compiled_with(options: dict[str, Any]) -> tuple[Reply, str]:
         asked = program._replace(options=program.options | options)

@@ -83,7 +83,8 @@ def verify_plan(
         raise ShardwrightError(
             f"args must be the arguments of a call, got {type(args).__name__}", try_="args=(x,)"
         )
-    with _jax.no_mesh_set():  # the target has its own
+    no_mesh = jax.sharding.AbstractMesh((), ())
+    with jax.sharding.use_abstract_mesh(no_mesh):  # the target has its own
         if not run and args is None and kwargs is None:
             return judge(plan, compile_plan(plan, target, timeout=timeout))
         bound = plan._require("verify()")

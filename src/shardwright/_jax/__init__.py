@@ -1,4 +1,8 @@
-"""The only door to JAX internals and version branches."""
+"""The only door to JAX internals and version branches.
+
+What tracing and lowering need is here; beside it StableHLO text (stablehlo.py) and the compiler's
+interfaces (compiling.py).
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from typing import Any, NamedTuple
 
 import jax
 from jax._src import core, distributed, source_info_util
-from jax._src.interpreters import partial_eval
+from jax._src.interpreters import mlir, partial_eval
 from jax.extend.core import jaxpr_as_fun
 
 # Versions --------------------------------------------------------------------------------
@@ -122,8 +126,6 @@ def without_refs(closed: Any) -> Any:
 
 def without_consts(closed: Any) -> tuple[Any, list[Any]]:
     """(open jaxpr that takes its constants first, those constants) of a closed jaxpr."""
-    from jax._src.interpreters import partial_eval
-
     return partial_eval.convert_constvars_jaxpr(closed.jaxpr), list(closed.consts)
 
 
@@ -165,18 +167,11 @@ def _only_splits(eqn: Any) -> bool:
     return eqn.params["sharding"].memory_kind in (None, "device")
 
 
-def name_scope(name: str) -> Any:
-    """A context in which new equations carry this name."""
-    return jax.named_scope(name)
-
-
 def primitives() -> dict[str, Any]:
     """Every primitive that JAX can lower, by name, from its lowering tables.
 
     Modules that are not imported have not registered theirs: import them first.
     """
-    from jax._src.interpreters import mlir
-
     tables = [mlir._lowerings, *mlir._platform_specific_lowerings.values()]
     return {primitive.name: primitive for table in tables for primitive in table}
 
@@ -276,35 +271,11 @@ def jit_options(fn: Any) -> JitOptions:
 # Meshes, and what JAX says of them -------------------------------------------------------
 
 
-def abstract_mesh(sizes: tuple[int, ...], names: tuple[str, ...]) -> Any:
-    """A mesh without devices, with automatic axes."""
-    types = (jax.sharding.AxisType.Auto,) * len(names)
-    return jax.sharding.AbstractMesh(sizes, names, axis_types=types)
-
-
-def automatic(mesh: Any) -> Any:
-    """The abstract mesh with automatic axes."""
-    return abstract_mesh(mesh.axis_sizes, mesh.axis_names)
-
-
-def explicit(mesh: Any) -> Any:
-    """The abstract mesh with explicit axes."""
-    types = (jax.sharding.AxisType.Explicit,) * len(mesh.axis_names)
-    return jax.sharding.AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types=types)
-
-
-def no_mesh_set() -> Any:
-    """A context without the user's mesh."""
-    return jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ()))
-
-
-def with_axis(mesh: Any, name: str) -> Any:
-    """The abstract mesh with one more axis, of one device."""
-    kind = mesh.axis_types[0]
-    types = (*mesh.axis_types, kind)
-    return jax.sharding.AbstractMesh(
-        (*mesh.axis_sizes, 1), (*mesh.axis_names, name), axis_types=types
-    )
+def abstract_mesh(
+    sizes: tuple[int, ...], names: tuple[str, ...], kind: Any = jax.sharding.AxisType.Auto
+) -> Any:
+    """A mesh without devices, whose axes are automatic, or all of another kind."""
+    return jax.sharding.AbstractMesh(sizes, names, axis_types=(kind,) * len(names))
 
 
 def is_explicit(around: Any, mesh: Any) -> bool:
@@ -414,8 +385,6 @@ def opened(eqn: Any) -> Any:
         return _plain_while(eqn)
     if name == "run_state":  # its references as plain values
         compute = eqn.primitive.impl
-    elif name == "call_exported":
-        return _opened_export(eqn)
     elif name.startswith(("bcoo_", "bcsr_")):
         module = importlib.import_module(f"jax.experimental.sparse.{name[:4]}")
         compute = getattr(module, f"_{name}_impl", None)
@@ -441,8 +410,6 @@ def _lowered_as(primitive: Any) -> Callable[..., Any] | None:
 
     None for JAX's own primitives, which have rules, and for kernels.
     """
-    from jax._src.interpreters import mlir
-
     entry = mlir._lowerings.get(primitive)
     kernels = mlir._platform_specific_lowerings.values()
     if entry is None or any(primitive in table for table in kernels):
@@ -488,137 +455,6 @@ def _plain_while(eqn: Any) -> Any:
 def _spread(pred: Any, shape: tuple[int, ...]) -> Any:
     """A condition per example, for all their elements."""
     return jax.lax.broadcast_in_dim(pred, shape, range(pred.ndim))
-
-
-# Exported functions ----------------------------------------------------------------------
-
-
-def _opened_export(eqn: Any) -> Any:
-    """The jaxpr of an exported function; None where its text says more than one device's ops."""
-    from shardwright.program.exported import run_exported
-
-    exported = eqn.params["exported"]
-    symbolic = not all(isinstance(n, int) for aval in exported.in_avals for n in aval.shape)
-    effects = exported.ordered_effects or exported.unordered_effects
-    if symbolic or effects or exported.nr_devices != 1 or len(exported.platforms) != 1:
-        return None
-    kept = exported.module_kept_var_idx
-
-    def call(*arrays: Any) -> list[Any]:
-        return run_exported(_parsed(exported.mlir_module()), [arrays[i] for i in kept])
-
-    try:
-        return retrace(call, [v.aval for v in eqn.invars])
-    except NotImplementedError:  # an op that has no JAX op
-        return None
-
-
-class StableHlo(NamedTuple):
-    """A parsed StableHLO module."""
-
-    functions: dict[str, Any]  # {name: its block}
-    context: Any  # what keeps it alive
-    module: Any
-
-
-@lru_cache(maxsize=16)
-def _parsed(text: str) -> StableHlo:
-    from jax._src.interpreters import mlir
-    from jax._src.lib.mlir import ir
-
-    context = mlir.make_ir_context()
-    with context:
-        module = ir.Module.parse(text)
-    operations: list[Any] = list(module.body.operations)
-    functions = {ir.StringAttr(f.name).value: f.body.blocks[0] for f in operations}
-    return StableHlo(functions, context, module)
-
-
-class StableHloOp:
-    """The attributes of a StableHLO op, as JAX takes them."""
-
-    def __init__(self, op: Any) -> None:
-        from jax._src.lib.mlir import ir
-        from jax._src.lib.mlir.dialects import hlo
-
-        self._op, self._ir, self._hlo = op.operation, ir, hlo
-
-    def number(self, name: str) -> int:
-        """An integer attribute."""
-        return int(self._ir.IntegerAttr(self._op.attributes[name]).value)
-
-    def numbers(self, name: str) -> tuple[int, ...]:
-        """A list of integers."""
-        return tuple(self._ir.DenseI64ArrayAttr(self._op.attributes[name]))
-
-    def text(self, name: str) -> str:
-        """A symbol or a word of an enumeration."""
-        attribute = self._op.attributes[name]
-        if name == "callee":
-            return str(self._ir.FlatSymbolRefAttr(attribute).value)
-        return str(self._hlo.ComparisonDirectionAttr(attribute).value)
-
-    def regions(self) -> int:
-        """How many regions it has."""
-        return len(self._op.regions)
-
-    def blocks(self, region: int) -> list[Any]:
-        """The blocks of one of its regions."""
-        return list(self._op.regions[region].blocks)
-
-    def result_shape(self) -> tuple[int, ...]:
-        """The shape of its first result."""
-        return tuple(self._ir.RankedTensorType(self._op.results[0].type).shape)
-
-    def result_dtype(self) -> Any:
-        """The dtype of its first result; NotImplementedError for one that is not in the table."""
-        element = str(self._ir.RankedTensorType(self._op.results[0].type).element_type)
-        if element not in _DTYPES:
-            raise NotImplementedError(f"element type {element}")
-        return jax.numpy.dtype(_DTYPES[element])
-
-    def constant(self) -> Any:
-        """The array of a constant."""
-        import numpy as np
-
-        attribute = self._ir.DenseElementsAttr(self._op.attributes["value"])
-        dtype, shape = self.result_dtype(), self.result_shape()
-        if attribute.is_splat and dtype.kind != "b":
-            kind = self._ir.FloatAttr if dtype.kind in "fV" else self._ir.IntegerAttr
-            return np.full(shape, kind(attribute.get_splat_value()).value, dtype)
-        if dtype.kind == "V":
-            raise NotImplementedError(f"a constant array of {dtype}")
-        return np.array(attribute).astype(dtype).reshape(shape)
-
-    def precision(self) -> Any:
-        """Both operands' precision, as lax takes it; None: the default."""
-        if "precision_config" not in self._op.attributes:
-            return None
-        words = [str(p) for p in self._ir.ArrayAttr(self._op.attributes["precision_config"])]
-        found = [next(p for p in jax.lax.Precision if p.name in word) for word in words]
-        return tuple(found) if any(p != jax.lax.Precision.DEFAULT for p in found) else None
-
-    def dot_dimensions(self) -> Any:
-        """dimension_numbers of lax.dot_general."""
-        d = self._hlo.DotDimensionNumbers(self._op.attributes["dot_dimension_numbers"])
-        contracting = d.lhs_contracting_dimensions, d.rhs_contracting_dimensions
-        return contracting, (d.lhs_batching_dimensions, d.rhs_batching_dimensions)
-
-    def gather_dimensions(self) -> tuple[Any, int]:
-        """dimension_numbers of lax.gather, and the dim of the indices' components."""
-        d = self._hlo.GatherDimensionNumbers(self._op.attributes["dimension_numbers"])
-        numbers = jax.lax.GatherDimensionNumbers(
-            tuple(d.offset_dims), tuple(d.collapsed_slice_dims), tuple(d.start_index_map),
-            tuple(d.operand_batching_dims), tuple(d.start_indices_batching_dims),
-        )  # fmt: skip
-        return numbers, int(d.index_vector_dim)
-
-
-_DTYPES = {
-    "f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "i1": "bool",
-    "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64", "ui8": "uint8",
-    "ui16": "uint16", "ui32": "uint32", "ui64": "uint64",
-}  # fmt: skip
 
 
 # Kernels ---------------------------------------------------------------------------------
@@ -755,147 +591,6 @@ def megablox(params: Mapping[str, Any], args: Sequence[Any], groups: int, offset
             interpret=how.interpret,
         )  # fmt: skip
     return fn(*args, dtype, how.tiling, offset, groups, interpret=how.interpret)
-
-
-# Compiling, here and for devices of another process --------------------------------------
-
-
-class Portable(NamedTuple):
-    """A lowered program that another process can compile."""
-
-    module: bytes  # StableHLO bytecode, with shardings, donation and source lines
-    propagate: tuple[list[bool], list[bool]]  # whose sharding XLA may choose: arguments, results
-    options: dict[str, Any]  # what jax.jit was told to tell the compiler
-
-
-def portable(lowered: Any) -> Portable:
-    """A lowered program for another process."""
-    from jax._src.interpreters import mlir
-
-    module = mlir.module_to_bytecode(lowered.compiler_ir("stablehlo"))
-    return Portable(module, *_compiling(lowered))
-
-
-def _compiling(lowered: Any) -> tuple[tuple[list[bool], list[bool]], dict[str, Any]]:
-    """(whose sharding XLA may choose, options of the compiler) of a lowered program."""
-    from jax._src.interpreters import pxla
-
-    args = lowered._lowering.compile_args
-    into, out = pxla.get_prop_to_input_output(
-        args["in_shardings"], args["out_shardings"], len(args["ordered_effects"])
-    )
-    return (list(into), list(out)), dict(lowered._lowering._compiler_options_kvs)
-
-
-def kept_arguments(lowered: Any) -> list[int]:
-    """The positions of the flat arguments that the lowered program still takes (used ones)."""
-    return sorted(lowered._lowering.compile_args["kept_var_idx"])
-
-
-def calls_back(lowered: Any) -> bool:
-    """Whether a lowered program calls Python of this process (callbacks, debug prints)."""
-    compile_args = lowered._lowering.compile_args
-    return bool(compile_args["host_callbacks"] or compile_args["keepalive"])
-
-
-def compile_portable(program: Portable, devices: list[Any]) -> Executable:
-    """The executable of a program for devices that this process knows."""
-    from jax._src.interpreters import mlir
-    from jax._src.lib.mlir import ir
-
-    with mlir.make_ir_context():
-        module = ir.Module.parse(program.module)
-        return _compile(devices[0].client, module, devices, program.propagate, program.options, [])
-
-
-def devices_lowered_for(lowered: Any) -> list[Any]:
-    """The devices that a lowered program is for, in the order of its mesh."""
-    return list(lowered._lowering._device_list)
-
-
-def compile_afresh(lowered: Any) -> Executable:
-    """The executable of a lowered program, compiled again even if JAX has it in a cache.
-
-    A cached program prints no warnings, and the warnings are wanted.
-    """
-    lowering = lowered._lowering
-    return _compile(
-        lowering.compile_args["backend"],
-        lowering.stablehlo(),
-        devices_lowered_for(lowered),
-        *_compiling(lowered),
-        lowering.compile_args["host_callbacks"],
-    )
-
-
-def _compile(
-    backend: Any,
-    module: Any,
-    devices: list[Any],
-    propagate: tuple[list[bool], list[bool]],
-    options: dict[str, Any],
-    host_callbacks: list[Any],
-) -> Executable:
-    """The executable that a backend makes of a module, for these devices."""
-    import numpy as np
-    from jax._src import compiler
-    from jax._src.interpreters import pxla
-
-    array = np.empty(len(devices), dtype=object)
-    array[:] = devices
-    compile_options = pxla.create_compile_options(
-        module, False, *propagate, backend, array, options
-    )
-    loaded = compiler.backend_compile_and_load(
-        backend, module, _device_list(devices), compile_options, host_callbacks
-    )
-    return Executable(loaded, devices)
-
-
-def _device_list(devices: list[Any]) -> Any:
-    from jax._src.lib import xla_client
-
-    return xla_client.DeviceList(tuple(devices))
-
-
-class Executable:
-    """A compiled StableHLO program that can be read and run."""
-
-    def __init__(self, loaded: Any, devices: list[Any]) -> None:
-        self._loaded = loaded
-        self._devices = devices
-
-    def as_text(self) -> str:
-        """The optimised HLO, printed as jax.stages.Compiled.as_text() does."""
-        return "\n\n".join(module.to_string() for module in self._loaded.hlo_modules())
-
-    def memory_analysis(self) -> Any:
-        """The compiler's memory statistics for one device."""
-        return self._loaded.get_compiled_memory_stats()
-
-    def run(self, arrays: list[Any], shapes: list[tuple[int, ...]]) -> list[Any]:
-        """Host arrays of the results, given host arrays and the results' global shapes."""
-        import numpy as np
-        from jax._src.interpreters import pxla
-
-        into, out = pxla.get_op_sharding_from_executable(self._loaded)
-        placed = [jax.device_put(array, self._sharding(into, i)) for i, array in enumerate(arrays)]
-        results = self._loaded.execute_sharded(placed).disassemble_into_single_device_arrays()
-        return [
-            np.asarray(
-                jax.make_array_from_single_device_arrays(shape, self._sharding(out, i), shards)
-            )
-            for i, (shape, shards) in enumerate(zip(shapes, results, strict=True))
-        ]
-
-    def _sharding(self, op_shardings: Any, i: int) -> Any:
-        """The i-th sharding; XLA lists none for one device and one for a uniform tuple."""
-        from jax._src.sharding_impls import GSPMDSharding
-
-        devices = _device_list(self._devices)
-        if len(self._devices) == 1 or not op_shardings:
-            return GSPMDSharding.get_replicated(devices)
-        return GSPMDSharding(devices, op_shardings[i if len(op_shardings) > 1 else 0])
 
 
 # Jobs of several processes ---------------------------------------------------------------
