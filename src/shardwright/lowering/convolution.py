@@ -14,17 +14,18 @@ import jax.numpy as jnp
 from shardwright import _jax
 from shardwright.lowering.actions import Convolve, Halo
 from shardwright.lowering.shards import on_shards
-from shardwright.lowering.specs import spec_of
+from shardwright.lowering.specs import Spec
 from shardwright.program.types import Op
 from shardwright.spmd.follow import split_by
 from shardwright.spmd.ir import Partitioned
 from shardwright.spmd.layout import REPLICATED
 
 
-def convolution(given: Partitioned, op: Op) -> Convolve | None:
+def convolution(
+    given: Partitioned, op: Op, operands: tuple[Spec, ...], result: Spec
+) -> Convolve | None:
     """How a convolution is computed in shards; None for replicated ones and uneven shards."""
-    c = int(given.classes.of_op[op.index])
-    op_class, choice = given.classes.table[c], given.choices[c]
+    op_class, choice = given.computed(op.index)
     if all(c == REPLICATED for c in choice.claims):
         return None
     names, sizes = zip(*given.axes, strict=True)
@@ -37,13 +38,7 @@ def convolution(given: Partitioned, op: Op) -> Convolve | None:
         if axes:
             dim = op.rule.operands[0].index((halo.factor,))
             halos.append(Halo(dim, tuple(names[a] for a in axes), halo.before, halo.after))
-    placed = zip(op_class.slots, (*choice.needs, *choice.produced), strict=True)
-    *operands, result = [
-        spec_of(slot.layout, placement, len(dims), names)
-        for (slot, placement), dims in zip(placed, op.rule.slots, strict=True)
-    ]
-    sum_over = tuple(names[a] for a in choice.partial)
-    return Convolve(tuple(operands), result, tuple(halos), sum_over)
+    return Convolve(operands, result, tuple(halos), tuple(names[a] for a in choice.partial))
 
 
 def convolve(eqn: Any, args: list[Any], how: Convolve, mesh: Any) -> Any:

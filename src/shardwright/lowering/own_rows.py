@@ -29,27 +29,26 @@ def sorted_blocks(given: Partitioned) -> dict[Key, int]:
     for op in given.program.ops:
         if op.sorted_by is None:
             continue
-        number = int(given.classes.of_op[op.index])
-        shards = prod(sizes[axis] for axis in _over(given, op, number)) if number >= 0 else 1
+        shards = prod(sizes[axis] for axis in _over(given, op))
         blocks[op.sorted_by] = lcm(blocks.get(op.sorted_by, 1), shards)
     return blocks
 
 
-def _over(given: Partitioned, op: Op, number: int) -> tuple[str, ...]:
+def _over(given: Partitioned, op: Op) -> tuple[str, ...]:
     """The axes that split the rows of an op that keeps to its own."""
     if op.rule.own is None:
         return ()
-    op_class, choice = given.classes.table[number], given.choices[number]
+    op_class, choice = given.computed(op.index)
     return tuple(given.axes[a][0] for a in split_by(op_class, choice.claims, op.rule.own))
 
 
 def own_rows(
-    given: Partitioned, op: Op, number: int, blocks: Mapping[Key, int], operands: tuple[Spec, ...],
+    given: Partitioned, op: Op, blocks: Mapping[Key, int], operands: tuple[Spec, ...],
     results: tuple[Spec, ...],
 ) -> OwnRows | None:  # fmt: skip
     """How an op keeps to its own rows; None where they are whole, and need no blocks."""
     assert op.sorted_by is not None
-    over = _over(given, op, number)
+    over = _over(given, op)
     if op.name == "sort":
         here = blocks[op.sorted_by] // prod(dict(given.axes)[axis] for axis in over)
         return OwnRows(operands, results, over, here) if over or here > 1 else None

@@ -13,7 +13,7 @@ from shardwright import _jax
 from shardwright.lowering.actions import RaggedDot
 from shardwright.lowering.reductions import scatters
 from shardwright.lowering.shards import after, on_shards, summed
-from shardwright.lowering.specs import spec_of
+from shardwright.lowering.specs import Spec
 from shardwright.program.interpret import Key
 from shardwright.program.types import Op
 from shardwright.spmd.follow import split_by
@@ -23,13 +23,15 @@ from shardwright.spmd.ir import Partitioned
 GROUPED = {"ragged_dot_general": None, "megablox_gmm": 0, "megablox_tgmm": 1}
 
 
-def ragged_dot(given: Partitioned, op: Op, blocks: Mapping[Key, int]) -> RaggedDot | None:
+def ragged_dot(
+    given: Partitioned, op: Op, blocks: Mapping[Key, int], operands: tuple[Spec, ...],
+    produced: Spec,
+) -> RaggedDot | None:  # fmt: skip
     """How a grouped dot is computed in shards; None where a compiler knows what to do.
 
     `blocks`: the blocks of rows, each sorted, that a sort makes (own_rows.py).
     """
-    number = int(given.classes.of_op[op.index])
-    op_class, choice = given.classes.table[number], given.choices[number]
+    op_class, choice = given.computed(op.index)
     names = tuple(name for name, _ in given.axes)
     known = GROUPED[op.name]
     rows = op.rule.operands[0][_ragged_dim(op.eqn) if known is None else known]
@@ -44,16 +46,10 @@ def ragged_dot(given: Partitioned, op: Op, blocks: Mapping[Key, int]) -> RaggedD
     sorts = prod(sizes[axis] for axis in over(rows)) % sorted_in != 0
     if not over(rows) and not over(groups) and not choice.partial and not sorts:
         return None
-    placed = zip(op_class.slots, (*choice.needs, *choice.produced), strict=True)
-    *operands, produced = [
-        spec_of(slot.layout, placement, len(dims), names)
-        for (slot, placement), dims in zip(placed, op.rule.slots, strict=True)
-    ]
-    sums = tuple(names[a] for a in choice.partial)
     return RaggedDot(
-        tuple(operands), produced, over(rows), over(groups), sums,
+        operands, produced, over(rows), over(groups), tuple(names[a] for a in choice.partial),
         tuple(dims.index(rows) if rows in dims else None for dims in (lhs, rhs, result)),
-        op.sorted_by, sorts, scatters(given, op_class, choice, 0),
+        op.sorted_by, sorts, scatters(given, op, 0),
     )  # fmt: skip
 
 

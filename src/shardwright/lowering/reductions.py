@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from shardwright.lowering.actions import PartialSums, Scatters, Unreduced
 from shardwright.lowering.specs import Way
 from shardwright.program.types import LITERAL, Op
-from shardwright.spmd.follow import Choice
 from shardwright.spmd.ir import Partitioned, reduction_of
 from shardwright.spmd.moves import REDUCE_SCATTER
-from shardwright.spmd.opclass import OpClass, adds_entries
+from shardwright.spmd.opclass import adds_entries
 from shardwright.spmd.sums import Leaf, find_sums, path
 
 
@@ -43,12 +42,11 @@ def partial_sums(given: Partitioned, op: Op, way: Way, deferred: Deferred) -> Pa
 
     A compiler reduces right behind the op, and one dim after the other.
     """
-    c = int(given.classes.of_op[op.index])
-    op_class, choice = given.classes.table[c], given.choices[c]
+    op_class, choice = given.computed(op.index)
     if not choice.partial or not op_class.at_once or op.rule.in_shards:
         return None
     several = len(choice.partial) > 1  # over one axis a compiler scatters by itself
-    scatter = scatters(given, op_class, choice, 0) if several else ()
+    scatter = scatters(given, op, 0) if several else ()
     atoms = {choice.claims[a] for a in choice.partial}
     if not (op.results[0] in deferred.values or len(atoms) > 1 or scatter):
         return None
@@ -67,8 +65,9 @@ def partial_sums(given: Partitioned, op: Op, way: Way, deferred: Deferred) -> Pa
     return PartialSums(Unreduced(names, sizes, way, scatter), tuple(dims), adds_entries(op.rule))
 
 
-def scatters(given: Partitioned, op_class: OpClass, choice: Choice, result: int) -> Scatters:
+def scatters(given: Partitioned, op: Op, result: int) -> Scatters:
     """(axes, dim) of the reduce-scatters of a result's sums, as `Unreduced` has them."""
+    op_class, choice = given.computed(op.index)
     atoms, found = op_class.results[result].layout.atoms, []
     for m in choice.result_moves[result]:
         if m.kind == REDUCE_SCATTER:

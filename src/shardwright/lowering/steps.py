@@ -58,22 +58,20 @@ class _Given(NamedTuple):
     """All that the actions of an op depend on."""
 
     partitioned: Partitioned
-    classes: list[int]  # of ops
     shardings: Shardings
     deferred: Deferred
     blocks: dict[Key, int]  # in which a sort sorts its rows
 
     def choice(self, op: Op) -> Choice:
         """How the op is computed."""
-        return self.partitioned.choices[self.classes[op.index]]
+        return self.partitioned.computed(op.index)[1]
 
 
 def make_steps(model: CostModel, decisions: Decisions) -> Steps:
     """The actions of every live op of the program as decided."""
     decided, shardings = partitioned(model, decisions), Shardings(model, decisions)
     program, classes = decided.program, decided.classes.of_op.tolist()
-    blocks = sorted_blocks(decided)
-    given = _Given(decided, classes, shardings, find_deferred(decided), blocks)
+    given = _Given(decided, shardings, find_deferred(decided), sorted_blocks(decided))
     on_shards = _all_manual(program)
     return Steps(
         {
@@ -172,32 +170,25 @@ def _result_ways(given: _Given, op: Op) -> list[Way]:
 
 def _compute(given: _Given, op: Op, ways: list[Way]) -> Action:
     """How the op itself is computed."""
+    decided, choice = given.partitioned, given.choice(op)
+    reads, produced = _reads(given, op), tuple(way[0] for way in ways)
     if op.rule.own is not None:
-        produced = tuple(way[0] for way in ways)
-        number = given.classes[op.index]
-        own = own_rows(given.partitioned, op, number, given.blocks, _reads(given, op), produced)
-        return own or do.Compute()
-    deferred = partial_sums(given.partitioned, op, ways[0], given.deferred) if ways else None
-    if deferred:
+        return own_rows(decided, op, given.blocks, reads, produced) or do.Compute()
+    if ways and (deferred := partial_sums(decided, op, ways[0], given.deferred)):
         return deferred
     if op.name in WORKAROUNDS["gathers what is in place"].primitives:
-        return do.OnShards(_reads(given, op), tuple(way[0] for way in ways))
+        return do.OnShards(reads, produced)
     if op.name in WORKAROUNDS["convolutions"].primitives:
-        return convolution(given.partitioned, op) or do.Compute()
-    split = any(c != REPLICATED for c in given.choice(op).claims)
+        return convolution(decided, op, reads, produced[0]) or do.Compute()
+    split = any(c != REPLICATED for c in choice.claims)
     if split and (op.name == "pallas_call" or op.rule.kernel):  # compilers cannot split it
-        names = tuple(name for name, _ in given.partitioned.axes)
-        choice = given.choice(op)
-        op_class = given.partitioned.classes.table[given.classes[op.index]]
-        scatter = tuple(
-            scatters(given.partitioned, op_class, choice, n) for n in range(len(op.results))
-        )
-        produced = tuple(way[0] for way in ways)
-        return do.OnShards(_reads(given, op), produced, partial_axes(choice, names), scatter)
+        sums = partial_axes(choice, decided.prices.axis_names)
+        scatter = tuple(scatters(decided, op, n) for n in range(len(op.results)))
+        return do.OnShards(reads, produced, sums, scatter)
     if op.name in GROUPED:  # no compiler knows where a group begins
-        return ragged_dot(given.partitioned, op, given.blocks) or do.Compute()
+        return ragged_dot(decided, op, given.blocks, reads, produced[0]) or do.Compute()
     if op.name in WORKAROUNDS["entry held alone"].primitives:
-        dims = picked_dims(given.partitioned, op, _reads(given, op)[0])
+        dims = picked_dims(decided, op, reads[0])
         return do.PickEntries(dims) if dims or takes_one_by_stride(op) else do.Compute()
     return do.Compute()
 

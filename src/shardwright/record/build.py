@@ -264,7 +264,7 @@ def _loop_notes(model: CostModel, decisions: Decisions) -> Iterator[str]:
     program, given = model.analysis.program, partitioned(model, decisions)
     loops: dict[int, list[int | None]] = {}  # {region: bytes that each would take more; None: none}
     for one in find_sums(program):
-        partial = given.choices[int(given.classes.of_op[one.leaves[0].op])].partial
+        partial = given.computed(one.leaves[0].op)[1].partial
         if one.hoist is None or not partial:
             continue
         reduced, more = reduction_of(given, one), None

@@ -158,6 +158,11 @@ class Partitioned(NamedTuple):
     link_s: Callable[[Move, int], float]  # of a move, given the phase that it hides behind
     hidden_s: Callable[[Move, int], float]  # of these seconds, behind compute
 
+    def computed(self, op: int) -> tuple[OpClass, Choice]:
+        """The class of an op, and how it is computed."""
+        number = int(self.classes.of_op[op])
+        return self.classes.table[number], self.choices[number]
+
     def shape(self, value: int) -> str:
         """f32[8/4,16]"""
         index = int(self.layouts.of_value[value])
@@ -272,12 +277,8 @@ def find_collectives(given: Partitioned) -> list[Collective]:
 
 def reduction_of(given: Partitioned, one: Sum) -> Reduction | None:
     """How a sum is reduced, or None when its terms are reduced before they are added."""
-    classes = [int(given.classes.of_op[leaf.op]) for leaf in one.leaves]
-    terms = [
-        (given.classes.table[c], given.choices[c], leaf.order)
-        for c, leaf in zip(classes, one.leaves, strict=True)
-    ]
-    past = [given.choices[int(given.classes.of_op[i])] for i in one.hoisted_past(given.program)]
+    terms = [(*given.computed(leaf.op), leaf.order) for leaf in one.leaves]
+    past = [given.computed(i)[1] for i in one.hoisted_past(given.program)]
     return reduced_once(terms, past, one.sizes(given.program), given.prices)
 
 
