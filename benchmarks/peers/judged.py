@@ -60,6 +60,5 @@ def compiled_elsewhere(case: Case, hlo: str, memory: dict[str, int]) -> Compiled
         target=parse_target(case.target), mesh=dict(case.mesh), hlo=hlo, stderr="",
         memory=CompiledMemory(
             argument_bytes=argument, output_bytes=output, alias_bytes=alias, temp_bytes=temp,
-            peak_bytes=argument + output - alias + temp,
         ),
     )  # fmt: skip

@@ -65,7 +65,7 @@ def test_conflicts(fn: Any, args: Any, forward: Any, backward: Any) -> None:
     for f, expected in ((fn, forward), (with_gradient(fn), backward)):
         analysis = analyze(f, *args)
         sets = analysis.conflict_sets
-        bits, wrong = analysis.set_group_count, sum(s.contradictions for s in sets)
+        bits, wrong = len(set(analysis.set_group)), sum(s.contradictions for s in sets)
         assert (len(analysis.colors), len(sets), bits, wrong) == expected
 
 

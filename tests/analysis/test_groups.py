@@ -93,7 +93,7 @@ def test_encoder_and_decoder_stacks(depth: int) -> None:
     assert len(analysis.all_groups) == 2 + 2 + 3 + 3 + 2
     assert sorted(len(g.colors) for g in analysis.all_groups) == [1] * 4 + [depth] * 8
     # Self-attention of each stack, forward and backward, is one set per layer.
-    assert (len(analysis.conflict_sets), analysis.set_group_count) == (2 * depth, 2)
+    assert (len(analysis.conflict_sets), len(set(analysis.set_group))) == (2 * depth, 2)
 
 
 def test_moments_share_the_color_of_their_weight() -> None:

@@ -67,11 +67,6 @@ class Analysis:
         """The groups worth deciding."""
         return [g for g in self.all_groups if g.set_aside is None]
 
-    @property
-    def set_group_count(self) -> int:
-        """How many resolution bits there are over all groups."""
-        return max(self.set_group, default=-1) + 1
-
     def group(self, label: str) -> Group:
         """The group with this label."""
         for g in self.all_groups:

@@ -70,65 +70,49 @@ def measure_links(mesh: Any, sizes: Sequence[int] = SIZES) -> list[Timing]:
     """The seconds of each kind of collective over each axis of a JAX mesh, at each size."""
     found = []
     for axis, n in mesh.shape.items():
-        for kind, collective in COLLECTIVES.items() if n > 1 else ():
+        for kind in COLLECTIVES if n > 1 else ():
             for size in sizes:
-                local = size // (n if kind == "all-gather" else 1) // 4 // n * n
-                fn = jax.shard_map(
-                    partial(collective, axis=axis, n=n), mesh=mesh,
-                    in_specs=PartitionSpec(mesh.axis_names),
-                    out_specs=PartitionSpec(mesh.axis_names), check_vma=False,
-                )  # fmt: skip
-                x = _spread(mesh, (local * mesh.size,), "float32")
-                moved = 4 * local * (n if kind == "all-gather" else 1)
-                found.append(Timing(kind, axis, moved, _seconds(jax.jit(fn), x)))
+                send, x, moved = _transfer(mesh, kind, axis, size)
+                found.append(Timing(kind, axis, moved, _seconds(send, x)))
     return found
+
+
+def _transfer(mesh: Any, kind: str, axis: str, size: int) -> tuple[Callable[..., Any], Any, int]:
+    """(a collective over an axis, what it moves, about `size` bytes on one device, how many)."""
+    n, spec = mesh.shape[axis], PartitionSpec(mesh.axis_names)
+    shards = n if kind == "all-gather" else 1
+    local = size // shards // 4 // n * n  # floats, in n equal parts
+    send = jax.shard_map(
+        partial(COLLECTIVES[kind], axis=axis, n=n), mesh=mesh, in_specs=spec, out_specs=spec,
+        check_vma=False,
+    )  # fmt: skip
+    return jax.jit(send), _spread(mesh, (local * mesh.size,), "float32"), 4 * local * shards
 
 
 def measure_hidden(mesh: Any, size: int) -> dict[str, float]:
     """{kind of collective: the part of it, over the largest axis, that hides behind a dot}"""
     axis, n = max(mesh.shape.items(), key=lambda item: item[1])
-    spec = PartitionSpec(mesh.axis_names)
     dot = _spread(mesh, (mesh.size, DOT, DOT), "float32")
     found = {}
     for kind in ("all-gather", "reduce-scatter", "all-reduce") if n > 1 else ():
-        local = size // (n if kind == "all-gather" else 1) // 4 // n * n
-        moved = _spread(mesh, (local * mesh.size,), "float32")
-        send = jax.shard_map(
-            partial(COLLECTIVES[kind], axis=axis, n=n), mesh=mesh, in_specs=spec, out_specs=spec,
-            check_vma=False,
-        )  # fmt: skip
+        send, moved, _ = _transfer(mesh, kind, axis, size)
         both = jax.jit(lambda pair, send=send: (pair[0] @ pair[0], send(pair[1])))
         dot_seconds = _seconds(jax.jit(lambda x: x @ x), dot)
-        link_seconds = _seconds(jax.jit(send), moved)
+        link_seconds = _seconds(send, moved)
         hidden = dot_seconds + link_seconds - _seconds(both, (dot, moved))
         found[kind] = round(min(max(hidden / min(dot_seconds, link_seconds), 0.0), 1.0), 2)
     return {kind: part for kind, part in found.items() if part >= NOISE}
 
 
-def _gather(x: Any, axis: str, n: int) -> Any:
-    return jax.lax.all_gather(x, axis, tiled=True)
-
-
-def _scatter(x: Any, axis: str, n: int) -> Any:
-    return jax.lax.psum_scatter(x, axis, tiled=True)
-
-
-def _reduce(x: Any, axis: str, n: int) -> Any:
-    return jax.lax.psum(x, axis)
-
-
-def _exchange(x: Any, axis: str, n: int) -> Any:
-    return jax.lax.all_to_all(x, axis, 0, 0, tiled=True)
-
-
-def _permute(x: Any, axis: str, n: int) -> Any:
-    return jax.lax.ppermute(x, axis, [(i, (i + 1) % n) for i in range(n)])
-
-
 COLLECTIVES: dict[str, Callable[..., Any]] = {
-    "all-gather": _gather, "reduce-scatter": _scatter, "all-reduce": _reduce,
-    "all-to-all": _exchange, "collective-permute": _permute,
-}  # fmt: skip
+    "all-gather": lambda x, axis, n: jax.lax.all_gather(x, axis, tiled=True),
+    "reduce-scatter": lambda x, axis, n: jax.lax.psum_scatter(x, axis, tiled=True),
+    "all-reduce": lambda x, axis, n: jax.lax.psum(x, axis),
+    "all-to-all": lambda x, axis, n: jax.lax.all_to_all(x, axis, 0, 0, tiled=True),
+    "collective-permute": lambda x, axis, n: jax.lax.ppermute(
+        x, axis, [(i, (i + 1) % n) for i in range(n)]
+    ),
+}
 
 
 def fit_links(mesh: Mesh, device: Device, timings: Sequence[Timing]) -> dict[str, Any]:

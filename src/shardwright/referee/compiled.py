@@ -16,30 +16,16 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from shardwright.cost.links import KINDS, PRICED_AS
 from shardwright.referee.groups import axes_of
 from shardwright.referee.hlo import Computation, Instruction, Module, elements, parse, size_bytes
 from shardwright.referee.loops import Run, runs
 
-KINDS = (
-    "all-reduce",
-    "all-gather",
-    "reduce-scatter",
-    "all-to-all",
-    "collective-permute",
-    "ragged-all-to-all",
-    "collective-broadcast",
-)
-
 # The combiner of a reduction by the opcode at its heart.
 _REDUCTIONS = {
-    "add": "add",
-    "maximum": "max",
-    "minimum": "min",
-    "multiply": "mul",
-    "and": "and",
-    "or": "or",
+    "add": "add", "maximum": "max", "minimum": "min", "multiply": "mul", "and": "and", "or": "or",
     "xor": "xor",
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +51,11 @@ class CompiledMemory:
     output_bytes: int
     alias_bytes: int  # outputs that reuse donated arguments
     temp_bytes: int
-    peak_bytes: int  # arguments + outputs - aliases + temporaries
+
+    @property
+    def peak_bytes(self) -> int:
+        """All of them at once."""
+        return self.argument_bytes + self.output_bytes - self.alias_bytes + self.temp_bytes
 
 
 def read_collectives(hlo_text: str, mesh: Mapping[str, int]) -> list[CompiledCollective]:
@@ -75,15 +65,15 @@ def read_collectives(hlo_text: str, mesh: Mapping[str, int]) -> list[CompiledCol
     return [read_collective(module, run, mesh) for run in found]
 
 
-def totals(
-    collectives: Iterable[Any],
-) -> dict[tuple[str, tuple[str, ...] | None], tuple[int, int]]:
+Key = tuple[str, tuple[str, ...] | None]  # kind, axes (None: groups that are no set of axes)
+
+
+def totals(collectives: Iterable[Any]) -> dict[Key, tuple[int, int]]:
     """(count, bytes) per step for each (kind, axes) of rows with those fields."""
-    sums: dict[tuple[str, tuple[str, ...] | None], tuple[int, int]] = {}
+    sums: dict[Key, tuple[int, int]] = {}
     for row in collectives:
-        key = (row.kind, row.axes)
-        count, size = sums.get(key, (0, 0))
-        sums[key] = (count + row.count, size + row.count * row.bytes)
+        count, size = sums.get((row.kind, row.axes), (0, 0))
+        sums[row.kind, row.axes] = (count + row.count, size + row.count * row.bytes)
     return sums
 
 
@@ -98,20 +88,12 @@ def sent_bytes(row: Any, mesh: Mapping[str, int]) -> float:
 
 
 def read_memory(compiled: Any) -> CompiledMemory:
-    """The compiler's memory assignment for one device.
-
-    `compiled` is a jax.stages.Compiled or what its `memory_analysis()` returned.
-    """
-    stats = compiled.memory_analysis() if hasattr(compiled, "memory_analysis") else compiled
-    argument, output = stats.argument_size_in_bytes, stats.output_size_in_bytes
-    alias, temp = stats.alias_size_in_bytes, stats.temp_size_in_bytes
+    """The compiler's memory assignment for one device, of a jax.stages.Compiled or the like."""
+    stats = compiled.memory_analysis()
     return CompiledMemory(
-        argument_bytes=argument,
-        output_bytes=output,
-        alias_bytes=alias,
-        temp_bytes=temp,
-        peak_bytes=argument + output - alias + temp,
-    )
+        argument_bytes=stats.argument_size_in_bytes, output_bytes=stats.output_size_in_bytes,
+        alias_bytes=stats.alias_size_in_bytes, temp_bytes=stats.temp_size_in_bytes,
+    )  # fmt: skip
 
 
 def involuntary_remats(stderr_text: str) -> int:
@@ -151,7 +133,7 @@ def captured_stderr() -> Iterator[Captured]:
 
 def _kind(row: Instruction) -> str | None:
     kind = row.opcode.removesuffix("-start")
-    return kind if kind in KINDS else None
+    return kind if kind in (*KINDS, *PRICED_AS) else None
 
 
 def _collective_bytes(computation: Computation, row: Instruction) -> int:
@@ -220,16 +202,11 @@ def read_collective(module: Module, run: Run, mesh: Mapping[str, int]) -> Compil
     if not (op_name or source) and run.caller is not None:
         op_name, source = _metadata(module, run.computation, run.caller)
     return CompiledCollective(
-        kind=kind,
-        axes=axes_of(row.attributes, mesh),
-        bytes=_collective_bytes(run.computation, row),
-        count=run.times,
-        reduction=_reduction(module, row),
-        source=source,
-        op_name=op_name,
-        name=row.name,
+        kind=kind, axes=axes_of(row.attributes, mesh),
+        bytes=_collective_bytes(run.computation, row), count=run.times,
+        reduction=_reduction(module, row), source=source, op_name=op_name, name=row.name,
         count_known=run.known,
-    )
+    )  # fmt: skip
 
 
 def _is_scatter_fusion(computation: Computation, row: Instruction) -> bool:

@@ -17,13 +17,8 @@ from shardwright import _jax
 from shardwright.referee.host_arrays import is_key
 from shardwright.referee.integers import Use
 
-IN_RANGE, LAST, NEXT, FAR, NEGATIVE = (
-    "in range",
-    "at the end",
-    "one beyond",
-    "far beyond",
-    "below 0",
-)
+IN_RANGE, LAST, NEXT = "in range", "at the end", "one beyond"
+FAR, NEGATIVE = "far beyond", "below 0"
 PROMISED = "beyond what the program promises"
 # Trips of a loop whose length an argument decides: 0, 1 and several, and a short wait.
 MOST_TRIPS = 4

@@ -16,7 +16,8 @@ from itertools import permutations
 from math import prod
 from typing import NamedTuple
 
-Key = tuple[str, tuple[str, ...] | None]  # kind, axes (None: groups that are no set of axes)
+from shardwright.referee.compiled import Key
+
 Totals = Mapping[Key, tuple[float, float]]  # (count, bytes) per step
 Sizes = Mapping[str, int]  # of the mesh axes
 Substitute = dict[Key, float]  # bytes of each kind and axes that stand for one byte

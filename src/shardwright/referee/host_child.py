@@ -43,19 +43,16 @@ def compile_in_child(
             )
         infos = jax.tree.leaves(lowered.args_info, is_leaf=lambda x: hasattr(x, "donated"))
         kept = compiling.kept_arguments(lowered)
+        types = [infos[i].dtype for i in kept]
+        dtypes = [None if _jax.is_extended(t) else t for t in types]
         for run in runs:
             leaves = _dynamic_leaves(jitted, run)
-            types = [infos[i].dtype for i in kept]
-            dtypes = [None if _jax.is_extended(t) else t for t in types]
             inputs.append([to_host(leaves[i], t) for i, t in zip(kept, dtypes, strict=True)])
         shapes = [_physical_shape(out) for out in jax.tree.leaves(lowered.out_info)]
     request = Request(
-        compiling.portable(lowered),
-        f"cpu:{device_count}",
-        list(range(prod(mesh.values()))),
-        runs=inputs,
-        output_shapes=shapes,
-    )
+        compiling.portable(lowered), f"cpu:{device_count}", list(range(prod(mesh.values()))),
+        inputs, shapes,
+    )  # fmt: skip
     reply, printed = ask(request, timeout)
     tree = jax.tree.structure(lowered.out_info)
     outputs = [jax.tree.unflatten(tree, out) for out in reply.outputs]
@@ -65,11 +62,9 @@ def compile_in_child(
 def without_devices(args: Any) -> Any:
     """The arguments with arrays that live on devices of this process as shapes only."""
 
-    def shape_of(leaf: Any) -> Any:
-        is_array = isinstance(leaf, jax.Array)
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if is_array else leaf
-
-    return jax.tree.map(shape_of, args)
+    return jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype) if isinstance(x, jax.Array) else x, args
+    )
 
 
 def _dynamic_leaves(jitted: Any, args: tuple[Any, ...]) -> list[Any]:

@@ -45,14 +45,13 @@ def runs(
                 if wanted(computation, row):
                     found.append(Run(computation, row, 1, True))
                 for branches, times, known in calls(module, computation, row) if enter(row) else ():
-                    found.extend(
-                        run._replace(
-                            times=run.times * times,
-                            known=run.known and known,
-                            caller=run.caller or row,
+                    found += [
+                        Run(
+                            run.computation, run.instruction, run.times * times,
+                            run.known and known, run.caller or row,
                         )
                         for run in chain(*map(below, branches))
-                    )
+                    ]  # fmt: skip
             memo[name] = found
         return memo[name]
 
