@@ -80,10 +80,8 @@ def live_ops(program: Program) -> list[Op]:
                 continue
             kept.append(op)
             running.add(home)
-            region = op.region
-            while effect and region != TOP:
-                running.add(regions[region].op)
-                region = regions[region].parent
+            if effect:
+                running.update(region.op for region in program.around(op.region))
             for v in op.operands:
                 needed[v] = True
         for r in regions:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from shardwright.program.types import LITERAL, TOP, Program
+from shardwright.program.types import LITERAL, Program
 
 # An entry of a list, layers[3].w1, or a numbered name, Block_3.Dense_0.kernel; more follows.
 _ENTRY = re.compile(r"\[(\d+)\](?=[.\[])|(?<=[A-Za-z])_?(\d+)(?=(?:'\])?[.\[])")
@@ -54,9 +54,7 @@ def _layer(path: str, forms: dict[str, set[str]]) -> str:
 
 def _loop(program: Program, index: int) -> str:
     """The innermost loop around a region."""
-    while index != TOP:
-        region = program.regions[index]
+    for region in program.around(index):
         if region.trips > 1:
             return f"{region.kind} x{region.trips} at {program.ops[region.op].source}"
-        index = region.parent
     return OUTSIDE

@@ -127,7 +127,7 @@ class _Walk:
         type_ = self.program.values[keys].type
         if len(type_.shape) != 1 or not np.issubdtype(type_.dtype, np.integer):
             raise _Seen("they are not sorted by one row of integers")
-        if _manual(self.program, sort.region):
+        if any(region.mesh for region in self.program.around(sort.region)):
             raise _Seen("in a shard_map")
         if self.program.values[keys].shape[0] < 2:
             raise _Seen("there is one row")
@@ -363,14 +363,6 @@ class _Walk:
                 self.tags[v] = _Tag(True, slot.index(rows))
             elif any(set(rows) & set(dim) for dim in slot) or not kinds <= {*_SUMS}:
                 raise self.seen(op)
-
-
-def _manual(program: Program, region: int) -> bool:
-    while region:
-        if program.regions[region].mesh:
-            return True
-        region = program.regions[region].parent
-    return False
 
 
 def _along(content: Content | None, dim: int) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardwright.program.types import LITERAL, TOP, Op, Program
+from shardwright.program.types import LITERAL, Op, Program
 
 
 def format_program(program: Program) -> str:
@@ -18,9 +18,7 @@ def format_program(program: Program) -> str:
     consts = "".join(f"\n  const {program.values[i]}" for i in program.consts)
     outputs = ", ".join("literal" if i == LITERAL else f"%{i}" for i in program.outputs)
     lines = [f"program {program.name}({inputs}) -> ({outputs}){consts}"]
-    depth = {TOP: 1}
-    for region in program.regions[1:]:
-        depth[region.index] = depth[region.parent] + 1
+    depth = [1 + len(list(program.around(region.index))) for region in program.regions]
     lines += ["  " * depth[op.region] + format_op(program, op) for op in program.ops]
     return "\n".join(lines)
 

@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, field
+from math import prod
 from typing import Any
 
 import jax
@@ -187,13 +189,15 @@ class Program:
             self._uses = uses
         return self._uses
 
+    def around(self, region: int) -> Iterator[Region]:
+        """A region and those around it, innermost first, without the function itself."""
+        while region != TOP:
+            yield self.regions[region]
+            region = self.regions[region].parent
+
     def trips(self, region: int) -> int:
         """How often a region runs in one step."""
-        trips = 1
-        while region != TOP:
-            trips *= self.regions[region].trips
-            region = self.regions[region].parent
-        return trips
+        return prod(r.trips for r in self.around(region))
 
     def where(self, value: int) -> str:
         """A value's argument path, or the user's line that computes it."""
@@ -244,11 +248,7 @@ class Program:
 
 def is_backward(program: Program, op: Op) -> bool:
     """Whether an op, or a loop around it, belongs to a backward pass."""
-    region = op.region
-    while not op.transposed and region != TOP:
-        op = program.ops[program.regions[region].op]
-        region = program.regions[region].parent
-    return op.transposed
+    return op.transposed or any(program.ops[r.op].transposed for r in program.around(op.region))
 
 
 LONGEST_RECIPE = 16  # ops in a row; a longer constant subgraph is computed once and stored
@@ -272,10 +272,7 @@ def itemsize(dtype: Any) -> int:
 
 def tensor_bytes(type_: TensorShape) -> int:
     """Bytes of one array; sub-byte types count a byte per element."""
-    size = itemsize(type_.dtype)
-    for dim in type_.shape:
-        size *= dim
-    return int(size)
+    return itemsize(type_.dtype) * int(prod(type_.shape))
 
 
 _SHORT = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c"}

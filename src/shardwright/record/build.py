@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -17,10 +16,8 @@ from shardwright.cost.model import CostModel, model_collectives, partitioned
 from shardwright.cost.timeline import KINDS, Timeline, find_timeline, value_kinds
 from shardwright.lowering.specs import Shardings, Spec, border_specs
 from shardwright.program.fingerprint import argument_types, fingerprint, result_types
-from shardwright.program.pins import ARGUMENT, HOST_MEMORY
-from shardwright.program.types import LITERAL, NO_OP, Program, format_type
-from shardwright.record.opaque import opaque_notes, shared_kernel_notes
-from shardwright.record.sorted_rows import sorted_rows_notes
+from shardwright.program.types import NO_OP, Program, format_type
+from shardwright.record.notes import find_notes
 from shardwright.record.types import (
     ArgumentKind,
     ArrayRow,
@@ -41,11 +38,8 @@ from shardwright.search.meshes import Shape
 from shardwright.search.roles import find_roles, group_roles
 from shardwright.search.tactics import Context, query_bits
 from shardwright.spmd.decisions import Decisions
-from shardwright.spmd.ir import Collective, reduction_of
-from shardwright.spmd.layout import REPLICATED
-from shardwright.spmd.sums import find_sums
+from shardwright.spmd.ir import Collective
 from shardwright.spmd.weights import region_weights
-from shardwright.units import human_bytes
 
 # Rows that a record keeps: enough for every view, whatever the size of the program.
 BUFFERS, SIZES, DIMS, NAMES, LARGEST = 24, 4, 12, 8, 32
@@ -99,13 +93,7 @@ def build_record(
             tuple(Improvement(*row) for row in found.history),
         ),
         meshes=tuple(_mesh_row(shape) for shape in shapes),
-        notes=(
-            *model.prices.network.notes(), *found.notes, *_state_notes(model, result_specs),
-            *_loop_notes(model, decisions), *_logical_notes(program), *opaque_notes(program),
-            *_memory_notes(program),
-            *shared_kernel_notes(program, model.mesh),
-            *(sorted_rows_notes(program) if model.mesh.size > 1 else ()),
-        ),
+        notes=tuple(find_notes(model, found, result_specs)),
     )  # fmt: skip
 
 
@@ -234,86 +222,6 @@ def _large_replicated(program: Program, specs: Sequence[Spec]) -> tuple[Replicat
         if not any(spec) and v.bytes >= LARGE * max(total, 1)
     ]
     return tuple(sorted(rows, key=lambda row: (-row.bytes, row.path))[:LARGEST])
-
-
-def _state_notes(model: CostModel, result_specs: dict[str, Spec]) -> list[str]:
-    """What is stored like an argument because it is that argument of the next step, undonated."""
-    program, specs = model.analysis.program, list(result_specs.values())
-    undonated = program.updates.keys() - program.aliases.keys()
-    if not undonated or not program.signature.tie:
-        return []
-    size = sum(
-        program.values[program.outputs[i]].bytes
-        // math.prod(model.mesh.shape[axis] for on in specs[i] for axis in on)
-        for i in undonated
-    )
-    paths = [program.values[program.updates[i]].path or "" for i in sorted(undonated)]
-    heads = list(dict.fromkeys(re.split(r"[.\[]", path)[0] for path in paths))
-    names = [a for a in program.signature.arguments if a in heads]
-    numbers = ", ".join(str(program.signature.arguments.index(name)) for name in names)
-    return [
-        f"results are stored like the arguments they become in the next step: {', '.join(heads)}"
-        " (tie=False lets them differ)",
-        f"{', '.join(heads)} and the results like them are in memory at once, {human_bytes(size)}"
-        f" per device: donate_argnums=({numbers}) saves that if the old ones are not needed",
-    ]
-
-
-def _loop_notes(model: CostModel, decisions: Decisions) -> Iterator[str]:
-    """Where sums over the trips of a loop are reduced: after it, or in every trip."""
-    program, given = model.analysis.program, partitioned(model, decisions)
-    loops: dict[int, list[int | None]] = {}  # {region: bytes that each would take more; None: none}
-    for one in find_sums(program):
-        partial = given.computed(one.leaves[0].op)[1].partial
-        if one.hoist is None or not partial:
-            continue
-        reduced, more = reduction_of(given, one), None
-        if reduced is None or not reduced.after_loop:
-            number = int(model.layouts.of_value[one.hoist.value])
-            layout, now = model.layouts.table[number], given.stored[number]
-            unsplit = tuple([REPLICATED if a in partial else j for a, j in enumerate(now)])
-            sizes = [layout.local_bytes(at, model.mesh.sizes) for at in (unsplit, now)]
-            more = sizes[0] - sizes[1]
-        loops.setdefault(program.ops[one.hoist.loop.carry].body[0], []).append(more)
-    for region, sums in loops.items():
-        loop, late = program.regions[region], [more for more in sums if more is not None]
-        where = f"the {loop.trips} trips of the loop at {program.ops[loop.op].source}"
-        if len(late) < len(sums):
-            yield f"{len(sums) - len(late)} sums over {where} are reduced once, after it"
-        if late:
-            yield (
-                f"{len(late)} sums over {where} are reduced in every trip; to reduce them once"
-                f" would take {human_bytes(sum(late))} more per device"
-            )
-
-
-def _logical_notes(program: Program) -> list[str]:
-    """Axes that Flax's boxes name, and that neither a rule nor the mesh gives a meaning."""
-    signature = program.signature
-    unknown = [
-        name for name in signature.named
-        if name not in dict(signature.rules) and name not in signature.planned.axis_names
-    ]  # fmt: skip
-    if not unknown:
-        return []
-    return [
-        f"arguments name the axes {', '.join(unknown)}, for which there is no rule: not followed"
-        " (plan under flax.linen.logical_axis_rules(rules))"
-    ]
-
-
-def _memory_notes(program: Program) -> list[str]:
-    """Arguments and results that the user has in the host's memory, and the plan has not."""
-    given = [
-        program.values[pin.value].path or "" for pin in program.pins
-        if pin.by == ARGUMENT and pin.sharding.memory_kind == HOST_MEMORY
-    ]  # fmt: skip
-    rows = zip(program.output_paths, program.outputs, strict=True)
-    given += [path for path, v in rows if v != LITERAL and program.values[v].type.host]
-    return [
-        f"{', '.join(given)}: in the host's memory in your program, on the devices in this plan"
-        " (jax.device_put before and after the step keeps them there)"
-    ] if given else []  # fmt: skip
 
 
 def _mesh_row(shape: Shape) -> MeshRow:

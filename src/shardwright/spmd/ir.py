@@ -175,9 +175,7 @@ class Partitioned(NamedTuple):
 def build_ir(given: Partitioned) -> Ir:
     """The IR of a partitioned program."""
     program, names = given.program, [name for name, _ in given.axes]
-    depth = [0] * len(program.regions)
-    for r in program.regions[1:]:
-        depth[r.index] = depth[r.parent] + 1
+    depth = [len(list(program.around(r.index))) for r in program.regions]
     weights = region_weights(program)
     moved: dict[int, list[Collective]] = {}
     for collective in find_collectives(given):

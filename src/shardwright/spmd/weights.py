@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwright.program.types import LITERAL, TOP, Op, Program
+from shardwright.program.types import LITERAL, Op, Program
 from shardwright.spmd.opclass import NO_CLASS, OpClasses
 from shardwright.spmd.slack import BLOCKS, Slack
 from shardwright.spmd.sums import Order, Sizes, Sum
@@ -151,13 +152,9 @@ def region_weights(program: Program) -> list[float]:
     """[regions] runs per step; of a cond's branches only the heaviest counts."""
     work = [0.0] * len(program.regions)
     for op in program.ops:
-        points = op.rule.work
-        for size in op.rule.sizes:
-            points *= size
-        at = op.region
-        while at != TOP:
-            work[at] += points
-            at = program.regions[at].parent
+        points = op.rule.work * math.prod(op.rule.sizes)
+        for region in program.around(op.region):
+            work[region.index] += points
     weights = [1.0] * len(program.regions)
     for r in program.regions[1:]:
         weights[r.index] = weights[r.parent] * r.trips
