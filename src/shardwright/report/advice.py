@@ -31,16 +31,17 @@ def format_advice(record: AdviceRecord) -> str:
     """The peak, what could be recomputed or offloaded, and what could be done instead."""
     now, cost = record.now, record.now.cost
     assert cost is not None
-    others = [(row.variant, instead(record, row)) for row in record.instead]
+    (at_peak, _, held), (again, names, residuals), (title, _, others) = _sections(record)
+    table = columns([(*names[:-1], ""), *residuals], right=(0, 1, 2, 3), width=WIDTH)
     blocks = [
         wrapped(
             f"{record.program} on {now.mesh}, {now.devices} x {now.device}:"
             f" {human_seconds(cost.step_s)} a step, {human_bytes(cost.peak_bytes)} of"
             f" {human_bytes(now.limit_bytes)} per device"
         ),
-        f"At the peak, {record.memory.at}\n" + columns(peak(record), right=(0,), width=WIDTH),
-        "Could be recomputed, or offloaded to the host\n" + residual_table(record),
-        "Instead\n" + columns(others, width=WIDTH),
+        f"{at_peak}\n" + columns(held, right=(0,), width=WIDTH),
+        f"{again}\n{table if residuals else '  nothing that would lower the peak'}",
+        f"{title}\n" + columns(others, width=WIDTH),
         "\n".join(wrapped(f"note: {line}", indent=2) for line in record.notes),
     ]
     return "\n\n".join(block for block in blocks if block)
@@ -54,15 +55,6 @@ def peak(record: AdviceRecord) -> list[tuple[str, str]]:
         (human_bytes(b.bytes), f"{b.kind}: {several(b.count, b.shape, b.where)}")
         for b in record.memory.buffers[:BUFFERS]
     ]
-
-
-def residual_table(record: AdviceRecord) -> str:
-    """A row for each policy and line."""
-    if not record.residuals:
-        return "  nothing that would lower the peak"
-    head = ("bytes", "saves", "recompute", "offload", "")
-    rows = [residual(record, row) for row in record.residuals]
-    return columns([head, *rows], right=(0, 1, 2, 3), width=WIDTH)
 
 
 def residual(record: AdviceRecord, row: Residual) -> tuple[str, str, str, str, str]:

@@ -60,8 +60,7 @@ def time_axis(record: PlanRecord, whole_s: float | None = None) -> tuple[list[Ba
             else:
                 begin = at
                 at = walk(item, at, runs * item.trips, depth + 1)
-                title = f"{item.kind} x{item.trips}" if item.trips > 1 else item.kind
-                loops.append(Loop(title, begin, at, depth))
+                loops.append(Loop(item.title, begin, at, depth))
         return at
 
     walk(region_tree(record), 0.0, 1, 0)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from typing import Any
 
-from shardwright.record.types import Claim, PlanRecord
+from shardwright.record.types import Claim, PlanRecord, Spec
 from shardwright.report.eject import starred
 from shardwright.report.facts import claim_notes
 from shardwright.report.words import (
@@ -92,14 +92,18 @@ def _specs(a: PlanRecord, b: PlanRecord) -> Iterator[str]:
         ("argument specs", a.specs, b.specs),
         ("result specs", a.result_specs, b.result_specs),
     ):
-        both = {p: [old[p], new[p]] for p in _either(old, new) if p in old and p in new}
-        if both:
+        rows = [
+            (short_path(path), spec_text(x), "->", spec_text(y))
+            for path, (x, y) in changed_specs(old, new).items()
+        ]
+        if rows:
             yield what
-            rows = [
-                (short_path(path), spec_text(x), "->", spec_text(y))
-                for path, (x, y) in starred(both).items()
-            ]
             yield from _first(columns(rows).splitlines())
+
+
+def changed_specs(old: dict[str, Spec], new: dict[str, Spec]) -> dict[str, tuple[Spec, Spec]]:
+    """{path: both shardings} of what both have, in different shardings; layers alike as one."""
+    return starred({p: (old[p], new[p]) for p in _either(old, new) if p in old and p in new})
 
 
 def cost_changes(a: PlanRecord, b: PlanRecord) -> list[tuple[str, str, str, str]]:

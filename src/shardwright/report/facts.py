@@ -205,10 +205,9 @@ def why_nothing_is_split(record: PlanRecord) -> str:
     given = constraints(record)
     if given:
         return f"{head}, as {given} ask"
-    rows = [b for b in ranked_baselines(record) if b.fits and not same_cost(b.cost, cost)]
-    if not rows:
+    best = next_best(record)
+    if best is None:
         return f"{head}; no named tactic applies"
-    best = rows[0]
     saved, added = cost.compute_s - best.cost.compute_s, best.cost.link_s - cost.link_s
     if saved <= 0:
         return f"{head}; the best split, {best.name}, would not even save compute"

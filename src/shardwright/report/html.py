@@ -14,7 +14,7 @@ from shardwright.record.types import PlanRecord
 from shardwright.report import facts, sections
 from shardwright.report.axes import axis_sentences
 from shardwright.report.charts import pareto
-from shardwright.report.diff import cost_changes, diff_plans
+from shardwright.report.diff import changed_specs, cost_changes, diff_plans
 from shardwright.report.explain import explain
 from shardwright.report.mesh_drawing import draw_mesh
 from shardwright.report.pages import render, script
@@ -22,11 +22,7 @@ from shardwright.report.pattern import also_known_as
 from shardwright.report.questions import find_array
 from shardwright.report.rates import mfu, throughput
 from shardwright.report.text import certificate_words
-from shardwright.report.words import (
-    human_count,
-    percent,
-    short_source,
-)  # fmt: skip
+from shardwright.report.words import human_count, percent, short_source
 
 MOVES = 60  # rows shown
 
@@ -67,7 +63,7 @@ def side_by_side(a: PlanRecord, b: PlanRecord) -> str:
         header(one) | {"step": sections.step_chart(one, whole_s, highest)} for one in (a, b)
     ]  # fmt: skip
     page = {
-        "plans": plans, "specs": sections.changed_arguments(a, b), "diff": diff_plans(a, b),
+        "plans": plans, "specs": changed_specs(a.specs, b.specs), "diff": diff_plans(a, b),
         "changes": cost_changes(a, b),
         "data": {"steps": [plan["step"]["data"] for plan in plans], "points": []},
     }  # fmt: skip

@@ -12,14 +12,9 @@ RESIDUAL, HIDDEN, EXPERTS = "residual", "hidden", "experts"
 ON_DATA = (BATCH, SEQUENCE, DATA)
 
 
-def roles(record: PlanRecord) -> dict[str, str]:
-    """{group label: batch, sequence, data, residual, hidden or experts}"""
-    return {group.label: group.role for group in record.groups}
-
-
 def pattern(record: PlanRecord) -> str:
     """The whole plan in one line: data parallel + FSDP over data; tensor parallel over model"""
-    named = roles(record)
+    named = {group.label: group.role for group in record.groups}
     if not any(record.decisions.values()):
         return "nothing is split"
     by_phrase: dict[str, list[str]] = {}

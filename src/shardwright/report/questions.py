@@ -26,6 +26,7 @@ from shardwright.report.words import (
     spec_text,
     times,
     type_bytes,
+    type_shape,
     wrapped,
 )  # fmt: skip
 
@@ -149,11 +150,10 @@ def find_array(record: PlanRecord, path: str) -> tuple[str, str, Spec]:
 
 def local_shape(type_: str, spec: Spec, sizes: dict[str, int]) -> str:
     """f32[8/4,16]: the type with what each dim is divided by."""
-    name, _, dims = type_.partition("[")
-    shape = [dim for dim in dims.rstrip("]").split(",") if dim]
+    shape = type_shape(type_)
     parts = [math.prod(sizes[axis] for axis in on) for on in spec] or [1] * len(shape)
-    texts = [f"{n}/{p}" if p > 1 else n for n, p in zip(shape, parts, strict=True)]
-    return f"{name}[{','.join(texts)}]"
+    texts = [f"{n}/{p}" if p > 1 else str(n) for n, p in zip(shape, parts, strict=True)]
+    return f"{type_.partition('[')[0]}[{','.join(texts)}]"
 
 
 def _claims_on(record: PlanRecord, path: str, spec: Spec) -> list[str]:

@@ -8,6 +8,7 @@ import re
 from shardwright.analysis.labels import fits
 from shardwright.record.types import GroupRow, PlanRecord
 from shardwright.report.pattern import BATCH, SEQUENCE
+from shardwright.report.words import type_shape
 
 _INTEGER = re.compile(r"[iu]\d+\[")
 _ARGUMENT = re.compile(r"[.\[]")  # what follows the name of an argument in a path
@@ -34,7 +35,7 @@ def throughput(record: PlanRecord) -> tuple[float, str] | None:
     if not step_s:
         return None
     for path, type_ in record.arguments.items():
-        shape = [int(n) for n in type_.partition("[")[2].rstrip("]").split(",") if n]
+        shape = type_shape(type_)
         named = [f"{path}[{d}]" for d in range(len(shape))]
         if _INTEGER.match(type_) and all(dims[role].intersection(named) for role in dims):
             return math.prod(shape) / step_s, "tokens"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from shardwright.cost.timeline import Span
@@ -18,6 +18,11 @@ class Node:
     kind: str
     trips: int
     items: list[Span | Node] = field(default_factory=list)
+
+    @property
+    def title(self) -> str:
+        """scan x32"""
+        return f"{self.kind} x{self.trips}" if self.trips > 1 else self.kind
 
     def one_run(self, weigh: Callable[[Span], float]) -> float:
         """The sum over all spans of one run; inner regions count their trips."""
@@ -53,11 +58,3 @@ def region_tree(record: PlanRecord) -> Node:
 def link_s(record: PlanRecord, span: Span) -> float:
     """Seconds that the collectives of one run of a span take."""
     return sum(record.collectives[row].seconds for row in span.moves)
-
-
-def regions(node: Node) -> Iterator[Node]:
-    """A node and all regions inside it."""
-    yield node
-    for item in node.items:
-        if isinstance(item, Node):
-            yield from regions(item)

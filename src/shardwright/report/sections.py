@@ -22,7 +22,7 @@ from shardwright.report.charts import (
 )
 from shardwright.report.eject import starred
 from shardwright.report.mesh_drawing import draw_mesh
-from shardwright.report.pattern import HIDDEN, roles
+from shardwright.report.pattern import HIDDEN
 from shardwright.report.questions import local_shape
 from shardwright.report.region_tree import link_s
 from shardwright.report.words import (
@@ -239,12 +239,13 @@ def _alike(a: Layer, b: Layer) -> bool:
 
 def lists(record: PlanRecord) -> list[dict[str, Any]]:
     """Per axis: its size and what claims it."""
-    groups_, named = {g.label: g for g in record.groups}, roles(record)
+    groups_ = {g.label: g for g in record.groups}
     out = []
     for axis, claims in record.decisions.items():
         rows = []
         for claim in claims:
-            group, role = groups_.get(claim.group), named.get(claim.group, HIDDEN)
+            group = groups_.get(claim.group)
+            role = group.role if group else HIDDEN
             about = ["/".join(map(str, group.sizes[:2])) if group else ""]
             about += [role] * (role != HIDDEN) + facts.claim_notes(claim, group)
             rows.append({"label": claim.group, "notes": about, "dims": group.dims if group else ()})
@@ -330,13 +331,6 @@ def arguments(record: PlanRecord) -> list[dict[str, Any]]:
             "local": local_shape(type_, spec, record.mesh.shape), "bytes": held,
         })  # fmt: skip
     return out
-
-
-def changed_arguments(a: PlanRecord, b: PlanRecord) -> list[dict[str, Any]]:
-    """Arguments that both plans have, in different shardings."""
-    shared = [p for p in a.specs if p in b.specs and a.specs[p] != b.specs[p]]
-    both = {p: (a.specs[p], b.specs[p]) for p in shared}
-    return [{"path": path, "old": old, "new": new} for path, (old, new) in starred(both).items()]
 
 
 def groups(record: PlanRecord) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from shardwright.cost.timeline import KINDS, Span
 from shardwright.errors import ShardwrightError
 from shardwright.record.types import PlanRecord
 from shardwright.report.causes import sentence
-from shardwright.report.region_tree import Node, link_s, region_tree, regions
+from shardwright.report.region_tree import Node, link_s, region_tree
 from shardwright.report.words import human_seconds, short_path, short_source
 
 PREDICTED = 1  # the process; a measured profile is laid beside it as MEASURED
@@ -63,10 +63,8 @@ class _Writer:
         self.record, self.events = record, list[Event]()
         axes = dict.fromkeys("+".join(c.axes) for c in record.collectives)
         self.tracks = {name: LINKS + i for i, name in enumerate(axes)}
-        root = region_tree(record)
-        count = root.one_run(lambda span: 2.0 + len(span.moves))
+        count = region_tree(record).one_run(lambda span: 2.0 + len(span.moves))
         self.every_trip = count <= MOST_EVENTS
-        self.names = {node.region: _title(node) for node in regions(root)}
 
     def metadata(self) -> list[Event]:
         """Names and the order of the process and its tracks."""
@@ -90,7 +88,7 @@ class _Writer:
                 at = self.node(item, at)
             if item.trips > shown:
                 at = self.rest(item, item.trips - shown, at)
-            self.slice(self.names[item.region], LOOPS, begin, at - begin, {"trips": item.trips})
+            self.slice(item.title, LOOPS, begin, at - begin, {"trips": item.trips})
         return at
 
     def rest(self, node: Node, trips: int, at: float) -> float:
@@ -125,10 +123,6 @@ class _Writer:
     def slice(self, name: str, track: int, at: float, seconds: float, arguments: Any) -> None:
         """Adds one event."""
         self.events.append(slice_of(PREDICTED, track, name, at, seconds, arguments))
-
-
-def _title(node: Node) -> str:
-    return f"{node.kind} x{node.trips}" if node.trips > 1 else node.kind
 
 
 def slice_of(

@@ -13,7 +13,7 @@ from shardwright.units import human_bytes, human_count, human_seconds
 __all__ = [
     "any_layer", "change", "columns", "counted", "gap_text", "human_bytes", "human_count",
     "human_seconds", "listed", "percent", "several", "short_path", "short_source", "spec_text",
-    "times", "type_bytes", "upper_first", "wrapped",
+    "times", "type_bytes", "type_shape", "upper_first", "wrapped",
 ]  # fmt: skip
 
 LEAST_CHANGE = 1e-4  # smaller changes are said to be less than this
@@ -63,10 +63,15 @@ def type_bytes(text: str) -> int:
 
     As in a program, sub-byte types take a byte per element; a PRNG key is 8 bytes.
     """
-    name, _, dims = text.partition("[")
+    name = text.partition("[")[0]
     bits = re.match(r"[a-z]+(\d+)", name)
     size = 1 if name == "bool" else max(int(bits[1]) // 8, 1) if bits else 8
-    return size * math.prod(int(dim) for dim in dims.rstrip("]").split(",") if dim)
+    return size * math.prod(type_shape(text))
+
+
+def type_shape(text: str) -> list[int]:
+    """The sizes of a type as a record writes it: f32[8,4] -> [8, 4]."""
+    return [int(size) for size in text.partition("[")[2].rstrip("]").split(",") if size]
 
 
 def gap_text(gap: float) -> str:
