@@ -25,6 +25,12 @@ def options(*given: Callable[[Command], Command]) -> Callable[[Command], Command
     return apply
 
 
+def file_option(*names: str, help: str, **more: Any) -> Callable[[Command], Command]:
+    """An option that names a file to write, or - for standard output."""
+    path = click.Path(dir_okay=False, allow_dash=True)
+    return click.option(*names, type=path, callback=writable, help=help, **more)
+
+
 def _devices(_: Any, __: Any, typed: str) -> list[CompletionItem]:
     return [CompletionItem(name) for name in known_devices() if name.startswith(typed)]
 
@@ -45,10 +51,14 @@ cache_option = click.option(
     "--cache/--no-cache", default=True, show_default=True,
     help="Look up plans that were made before, and keep new ones.",
 )  # fmt: skip
-output_option = click.option(
-    "-o", "--output", type=click.Path(dir_okay=False, allow_dash=True), callback=writable,
-    help="Where to write; - is standard output.",
-)  # fmt: skip
+device_option = click.option("--device", default="tpu-v5e", show_default=True,
+                             help="A kind: see `devices`.", shell_complete=_devices)  # fmt: skip
+memory_option = click.option(
+    "--memory", help="Per device, e.g. 16GB; all that it has if not given."
+)
+tactic_option = click.option(
+    "--tactic", "tactics", multiple=True, help="What you know, e.g. 'FSDP(data)'."
+)
 args_option = click.option(
     "--args", "arguments", default="example_args", show_default=True, metavar="FUNCTION|EXPR",
     help="What gives the arguments; shapes are enough.",
@@ -69,20 +79,15 @@ limit_options = options(
 plan_options = options(
     click.option("--mesh", required=True, help="data=4,model=4; data=?,model=4; or a number."),
     click.option("--devices", type=int, metavar="N", help="How many, when a size is left open."),
-    click.option("--device", default="tpu-v5e", show_default=True, help="A kind: see `devices`.",
-                 shell_complete=_devices),
-    click.option("--memory", help="Per device, e.g. 16GB; all that it has if not given."),
-    click.option("--tactic", "tactics", multiple=True, help="What you know, e.g. 'FSDP(data)'."),
+    device_option, memory_option, tactic_option,
     click.option("--seconds", type=click.FloatRange(min=0),
                  help="Roughly how much to search, counted in work."),
     click.option("--timeout", type=click.FloatRange(min=0), metavar="SECONDS",
                  help="End the search by the clock: another machine may find another plan."),
     click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same plan."),
     cache_option,
-    click.option("--save", type=click.Path(dir_okay=False, allow_dash=True), callback=writable,
-                 help="Write the plan as JSON; - is standard output."),
-    click.option("--html", type=click.Path(dir_okay=False, allow_dash=True), callback=writable,
-                 help="Write the plan as a page; - is standard output."),
+    file_option("--save", help="Write the plan as JSON; - is standard output."),
+    file_option("--html", help="Write the plan as a page; - is standard output."),
     click.option("--explain", is_flag=True, help="Say why, in words."),
     click.option("--quiet", is_flag=True, help="Print no plan and no progress."),
     json_option,

@@ -7,13 +7,15 @@ from typing import Any
 import click
 
 from shardwright.cli.limits import broken_limits, has_limits
-from shardwright.cli.options import json_option, limit_options, output_option, plan_argument
-from shardwright.cli.output import STDOUT, say, say_json, writable, write
+from shardwright.cli.options import file_option, json_option, limit_options, plan_argument
+from shardwright.cli.output import STDOUT, say, say_json, write
 from shardwright.errors import ShardwrightError
 from shardwright.plan import load
 from shardwright.record.plain import encode
 from shardwright.report import questions
 from shardwright.report.words import human_bytes
+
+WHERE = "Where to write; - is standard output."
 
 
 @click.command()
@@ -65,15 +67,7 @@ def explain(
 @click.command()
 @plan_argument
 @click.argument("other", metavar="[OTHER.json]", required=False, type=click.Path(dir_okay=False))
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(dir_okay=False, allow_dash=True),
-    default="plan.html",
-    show_default=True,
-    callback=writable,
-    help="Where to write; - is standard output.",
-)
+@file_option("-o", "--output", default="plan.html", show_default=True, help=WHERE)
 @json_option
 def report(path: str, other: str | None, output: str, as_json: bool) -> None:  # fmt: skip
     """Write a saved plan as a page, or two side by side."""
@@ -89,7 +83,7 @@ def report(path: str, other: str | None, output: str, as_json: bool) -> None:  #
 
 @click.command()
 @plan_argument
-@output_option
+@file_option("-o", "--output", help=WHERE)
 @click.option(
     "--against",
     metavar="PROFILE",

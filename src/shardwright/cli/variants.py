@@ -19,8 +19,12 @@ from shardwright.cli.input import (
 from shardwright.cli.options import (
     cache_option,
     call_options,
+    device_option,
+    file_option,
     json_option,
+    memory_option,
     options,
+    tactic_option,
     target_argument,
 )
 from shardwright.cli.output import say, say_json, search_progress, working, writable, write
@@ -29,10 +33,7 @@ from shardwright.errors import ShardwrightError
 from shardwright.plan import load
 
 ARGUMENTS = "example_args"
-page_option = click.option(
-    "--html", type=click.Path(dir_okay=False, allow_dash=True), callback=writable,
-    help="Write it as a page; - is standard output.",
-)  # fmt: skip
+page_option = file_option("--html", help="Write it as a page; - is standard output.")
 
 
 @click.command()
@@ -45,8 +46,7 @@ page_option = click.option(
                  help="Once per mesh; see `plan`."),
     click.option("--device", "devices", multiple=True, default=("tpu-v5e",), show_default=True,
                  help="Once per kind of device; see `devices`."),
-    click.option("--memory", help="Per device, e.g. 16GB; all that it has if not given."),
-    click.option("--tactic", "tactics", multiple=True, help="What you know, e.g. 'FSDP(data)'."),
+    memory_option, tactic_option,
     click.option("--per", type=click.Choice(["token", "example", "step"]), help="What is counted."),
     click.option("--seconds", type=click.FloatRange(min=0),
                  help="Roughly how much to search for each row, counted in work."),
@@ -97,8 +97,7 @@ def compare(targets: tuple[str, ...], arguments: str, **given: Any) -> None:
 @options(
     click.option("--plan", "path", metavar="PLAN.json", help="A saved plan of the function."),
     click.option("--mesh", help="Without a saved plan: what to plan for; see `plan`."),
-    click.option("--device", default="tpu-v5e", show_default=True, help="A kind: see `devices`."),
-    click.option("--memory", help="Per device, e.g. 16GB; all that it has if not given."),
+    device_option, memory_option,
 )  # fmt: skip
 @cache_option
 @page_option
