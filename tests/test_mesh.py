@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -100,7 +101,8 @@ def test_overrides_name_axes(what: dict[str, object]) -> None:
     )
 
 
-class FakeDevice(NamedTuple):
+@dataclass(frozen=True, order=True)
+class FakeDevice:
     """A device of a slice, as a TPU has it."""
 
     id: int

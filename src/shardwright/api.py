@@ -143,12 +143,20 @@ def _traced(
     meshes = candidate_meshes(options.mesh, options.device, options.devices)
     if options.share:
         meshes = [common_mesh(options.share, meshes)]
-    widest = max(meshes, key=lambda mesh: len(mesh.axes))  # the code may name any axis
+    return trace_as_asked(fn, args, kwargs, options, meshes), meshes
+
+
+def trace_as_asked(
+    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], options: Options,
+    meshes: Sequence[Mesh] = (),
+) -> Program:  # fmt: skip
+    """The program of a call, whose code may name axes of these meshes, with its arguments' pins."""
+    widest = max(meshes, key=lambda mesh: len(mesh.axes), default=None)
     program = trace_call(  # ops, values, source lines, argument paths
         fn, args, kwargs, options.static_argnums, options.donate_argnums, widest, options.tie
     )
     program.pins += argument_pins(program.inputs, program.signature.leaves(args, kwargs))
-    return program, meshes
+    return program
 
 
 def plan_once(

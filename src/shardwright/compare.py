@@ -198,14 +198,16 @@ def look(job: Job) -> Found:
                 job.analysis, candidate, job.options.device, job.options.tactics,
                 overlap=job.options.overlap,
             )  # fmt: skip
-            quick = screen(model, job.limit_bytes, job.options.tactics)
+            quick = screen(model, job.options.limit_bytes, job.options.tactics)
         except ShardwrightError as error:
             why = why or reason(error)
             continue
         assert quick.best is not None
         bound_s = min(bound_s, float(least_factor_s(model).sum()))
         cost = model.cost(quick.decisions(quick.best))
-        if cost.peak_bytes <= job.limit_bytes and (best is None or cost.step_s < best.step_s):
+        if cost.peak_bytes <= job.options.limit_bytes and (
+            best is None or cost.step_s < best.step_s
+        ):
             best, mesh = cost, str(candidate)
     if best is None and bound_s < math.inf:
         why = NOT_BEST
@@ -247,8 +249,9 @@ def make_rows(
         rows.append(Row(
             variant=job.variant.name, mesh=one.mesh or job.asked,
             devices=job.meshes[0].size if job.meshes else 0, device=job.options.device.name,
-            cost=one.cost, limit_bytes=job.limit_bytes, items=n, searched=one.record is not None,
-            bound_s=one.bound_s, same_as=other if other != job.variant.name else "", why=one.why,
+            cost=one.cost, limit_bytes=job.options.limit_bytes, items=n,
+            searched=one.record is not None, bound_s=one.bound_s,
+            same_as=other if other != job.variant.name else "", why=one.why,
         ))  # fmt: skip
     return tuple(rows)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,7 +74,7 @@ class Mesh:
                     raise ShardwrightError(
                         f"{what} names an unknown mesh axis {name!r}",
                         mesh=self,
-                        try_=_or(self.names),
+                        try_=" or ".join(map(repr, self.names)),
                     )
         for name, slices in self.slices.items():
             if slices < 1 or self.shape[name] % slices:
@@ -254,7 +254,3 @@ def _check_size(what: str, size: Any, **facts: object) -> None:
 def _shown(size: Any) -> str:
     """A size that need not be one; Python does not print integers of thousands of digits."""
     return "a huge integer" if isinstance(size, int) and abs(size) > 10**30 else f"{size!r:.60}"
-
-
-def _or(names: Iterable[str]) -> str:
-    return " or ".join(repr(name) for name in names)

@@ -43,6 +43,11 @@ class Options:
     share: tuple[Placed | Call, ...] = ()
     cache: bool = True
 
+    @property
+    def limit_bytes(self) -> int:
+        """The memory that a plan may use, per device."""
+        return self.device.usable_bytes if self.memory is None else self.memory
+
     def asked(self) -> Asked:
         """What a plan keeps of them; the positions have been checked by then."""
         return Asked(
@@ -135,16 +140,15 @@ def device_of(mesh: Any) -> str | None:
         return None
     kind = devices[0].device_kind.lower().replace(" ", "-")  # TPU v4, NVIDIA A100-SXM4-40GB
     known, words = known_devices(), kind.split("-")
-    named = [name for name, one in known.items() if kind in (name, *_folded(one.aliases))]
+    aliases = {
+        name: [a.lower().replace(" ", "-") for a in one.aliases] for name, one in known.items()
+    }
+    named = [name for name in known if kind in (name, *aliases[name])]
     if devices[0].platform != "tpu":  # makers say more than the name
         named += [name for name in known if name.split("-")[0] in words and name not in named]
     cores = [f"{name}-core" for name in named if f"{name}-core" in known]  # each is a JAX device
     sized = [name for name in named if f"{name.rpartition('-')[2]}gb" in words]
     return next(iter((*cores, *sized, *named)), None)
-
-
-def _folded(names: Iterable[str]) -> list[str]:
-    return [name.lower().replace(" ", "-") for name in names]
 
 
 _ANY = int | float | np.number

@@ -70,9 +70,9 @@ class Task:
 
     def quick_s(self, others: Sequence[Placed]) -> float:
         """About the seconds of that, times its weight; infinite where it is not possible."""
-        limit = self.options.memory or self.options.device.usable_bytes
         try:
-            return self.weight * screen(self.model(others), limit, self.options.tactics).best_s
+            quick = screen(self.model(others), self.options.limit_bytes, self.options.tactics)
+            return self.weight * quick.best_s
         except ShardwrightError:  # what the user asked for cannot be had with it
             return float("inf")
 

@@ -9,12 +9,11 @@ from typing import Any, NamedTuple
 
 from shardwright import cache
 from shardwright.analysis.analysis import Analysis, analyze_program
+from shardwright.api import trace_as_asked
 from shardwright.errors import ShardwrightError
 from shardwright.mesh import Mesh
 from shardwright.options import Options, read_options
 from shardwright.program.fingerprint import content
-from shardwright.program.pins import argument_pins
-from shardwright.program.tracing import trace_call
 from shardwright.program.types import Program
 from shardwright.search.meshes import candidate_meshes
 
@@ -43,12 +42,6 @@ class Job:
     key: str = ""  # of its plan in the cache
     same: str = ""  # equal for jobs whose plans decide the same
     why: str = ""  # there is nothing to plan
-
-    @property
-    def limit_bytes(self) -> int:
-        """The memory that a plan may use, per device."""
-        device, memory = self.options.device, self.options.memory
-        return device.usable_bytes if memory is None else memory
 
 
 def read_variants(
@@ -119,8 +112,9 @@ def make_job(
     meshes = candidate_meshes(options.mesh, options.device, options.devices)
     if variant.why:
         return Job(variant, options, shown, tuple(meshes), why=variant.why)
-    widest = max(meshes, key=lambda mesh: len(mesh.axes))
-    program = shared or _trace(variant, options, widest)
+    program = shared or trace_as_asked(
+        variant.fn, variant.args, dict(variant.kwargs), options, meshes
+    )
     same = content(program, lines=False)
     if same not in analyses:
         analyses[same] = analyze_program(program, options.labels)
@@ -134,18 +128,9 @@ def make_job(
 def _trace_for_any_mesh(variant: Variant, options: Options) -> Program | None:
     """The program of a function that names no mesh axis, traced once; None for others."""
     try:
-        return _trace(variant, options, None)
+        return trace_as_asked(variant.fn, variant.args, dict(variant.kwargs), options)
     except ShardwrightError:
         return None
-
-
-def _trace(variant: Variant, options: Options, mesh: Mesh | None) -> Program:
-    args, kwargs = variant.args, dict(variant.kwargs)
-    program = trace_call(
-        variant.fn, args, kwargs, options.static_argnums, options.donate_argnums, mesh, options.tie
-    )
-    program.pins += argument_pins(program.inputs, program.signature.leaves(args, kwargs))
-    return program
 
 
 def _meshes(given: Any) -> list[Any]:

@@ -83,10 +83,8 @@ def _compile(
     host_callbacks: list[Any],
 ) -> Executable:
     """The executable that a backend makes of a module, for these devices."""
-    array = np.empty(len(devices), dtype=object)
-    array[:] = devices
     compile_options = pxla.create_compile_options(
-        module, False, *propagate, backend, array, options
+        module, False, *propagate, backend, np.array(devices, object), options
     )
     loaded = compiler.backend_compile_and_load(
         backend, module, _device_list(devices), compile_options, host_callbacks

@@ -115,14 +115,9 @@ class PlannedFunction:
     """
 
     def __init__(
-        self,
-        fn: Callable[..., Any],
-        mesh: Any,
-        prepare: Prepare,
-        prepare_to_run: Prepare,
+        self, fn: Callable[..., Any], mesh: Any, prepare: Prepare, prepare_to_run: Prepare
     ) -> None:
-        self.fn = fn
-        self.mesh = mesh
+        self.fn, self.mesh = fn, mesh
         self._prepare, self._prepare_to_run = prepare, prepare_to_run
         self._ready: list[_Ready] = []
         self.__name__ = getattr(fn, "__name__", type(fn).__name__)
@@ -218,7 +213,7 @@ def flat_jit(fn: Callable[..., Any], signature: Signature, steps: Steps, mesh: A
         flat,
         in_shardings=[sharding(mesh, s) for s in steps.inputs],
         out_shardings=[sharding(mesh, s) for s in steps.outputs],
-        donate_argnums=[i for i, gone in enumerate(signature.donated) if gone],
+        donate_argnums=signature.donated_leaves,
     )
 
 
@@ -243,8 +238,7 @@ def _with_explicit_types(jitted: Any, signature: Signature, steps: Steps, mesh: 
         return jax.sharding.auto_axes(flat, out_sharding=out)(*placed)
 
     explicit.__name__ = signature.name
-    donated = [i for i, gone in enumerate(signature.donated) if gone]
-    return jax.jit(explicit, donate_argnums=donated)
+    return jax.jit(explicit, donate_argnums=signature.donated_leaves)
 
 
 def tree_jit(fn: Callable[..., Any], signature: Signature, steps: Steps, mesh: Any) -> Any:
@@ -258,13 +252,12 @@ def tree_jit(fn: Callable[..., Any], signature: Signature, steps: Steps, mesh: A
     planned.__name__ = signature.name
     inputs = [sharding(mesh, s) for s in steps.inputs]
     args, kwargs = signature.call(inputs)
-    donate = {i for i, a in enumerate(args) if signature.donates(i)}
     dynamic = tuple(a for i, a in enumerate(args) if i not in signature.static_argnums)
     options: dict[str, Any] = {} if kwargs else {"in_shardings": dynamic}
     return jax.jit(
         planned, static_argnums=signature.static_argnums or None,
         static_argnames=signature.static_argnames or None,
-        donate_argnums=tuple(sorted(donate)),
+        donate_argnums=signature.donated_argnums,
         out_shardings=signature.output.build([sharding(mesh, s) for s in steps.outputs], inputs),
         **options,
     )  # fmt: skip

@@ -82,9 +82,10 @@ class Signature:
         inside = any(not isinstance(x, _Static) for x in self.static)
         return inside or frameworks.has_split(self._unflatten(self.paths))
 
-    def donates(self, argnum: int) -> bool:
-        """Whether a positional argument is donated."""
-        return argnum in self.donated_argnums
+    @property
+    def donated_leaves(self) -> list[int]:
+        """The positions of the array leaves that are donated."""
+        return [i for i, gone in enumerate(self.donated) if gone]
 
     def leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """The array leaves of a call of the same form; static parts must be equal."""

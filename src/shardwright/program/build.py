@@ -72,9 +72,7 @@ def build(closed: Any, signature: Signature) -> Program:
     drop_dead(program)
     price_filled_rows(program)
     program.pins += shard_map_pins(program)
-    program.donated = frozenset(
-        i for i, gone in zip(program.inputs, signature.donated, strict=True) if gone
-    )
+    program.donated = frozenset(program.inputs[i] for i in signature.donated_leaves)
     program.aliases = donated_aliases(program)
     program.updates = program.aliases | {
         position: program.inputs[source]
@@ -179,34 +177,23 @@ class Builder:
         """Appends a loop, branch or shard_map, its entry ties, its bodies and its exit ties."""
         first, index = len(self.regions), len(self.ops)
         for body in borders.bodies:
-            self.regions.append(
-                Region(
-                    len(self.regions),
-                    body.kind,
-                    self.home,
-                    body.trips,
-                    op=index,
-                    manual=body.manual,
-                    mesh=body.mesh,
-                    partial=body.partial,
-                )
-            )
+            self.regions.append(Region(
+                len(self.regions), body.kind, self.home, body.trips, op=index,
+                manual=body.manual, mesh=body.mesh, partial=body.partial,
+            ))  # fmt: skip
         results = [self.new_value(v.aval, index) for v in eqn.outvars]
         inner = [_jax.open_jaxpr(body.jaxpr)[0] for body in borders.bodies]
-        reads, rule = (
-            ([], _NO_DIMS) if borders.branches_on is None
-            else ([operands[borders.branches_on]], _SCALAR)
-        )  # fmt: skip
+        reads, rule = list[int](), _NO_DIMS
+        if borders.branches_on is not None:
+            reads, rule = [operands[borders.branches_on]], _SCALAR
         bodies = tuple(range(first, first + len(inner)))
         self.append(place.key, eqn.primitive.name, reads, [], rule, eqn, place, body=bodies)
         inputs = [[self.new_value(v.aval) for v in jaxpr.invars] for jaxpr in inner]
         for entry in borders.entries:
             into = [inputs[b][i] for b, i in entry.inputs]
             around = [first + b for b, _ in entry.inputs]
-            outside = [operands[entry.operand]]
-            self.tie(
-                entry.tie, entry.operand, outside, into, eqn, place, around, entry.split
-            )  # fmt: skip
+            outer = [operands[entry.operand]]
+            self.tie(entry.tie, entry.operand, outer, into, eqn, place, around, entry.split)
         outputs = [
             self.body(first + b, body.jaxpr, inputs[b], place.body(b))
             for b, body in enumerate(borders.bodies)
@@ -215,10 +202,8 @@ class Builder:
             given = [outputs[b][i] for b, i in leaves.outputs]
             given += [inputs[b][i] for b, i in leaves.next_trip[:1]]
             around = [first + b for b, _ in leaves.outputs]
-            outside = [results[leaves.result]]
-            self.tie(
-                leaves.tie, leaves.result, given, outside, eqn, place, around, leaves.split
-            )  # fmt: skip
+            outer = [results[leaves.result]]
+            self.tie(leaves.tie, leaves.result, given, outer, eqn, place, around, leaves.split)
         return results
 
     def body(self, region: int, jaxpr: Any, inputs: Sequence[int], place: Place) -> list[int]:

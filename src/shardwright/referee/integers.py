@@ -55,7 +55,7 @@ class _Follow:
 
     def op(self, eqn: Any, operands: list[Labels], place: Place) -> list[Labels]:
         """Every result has the labels of all operands, unless a jaxpr inside says more."""
-        for labels, limit in INDEXED.get(eqn.primitive.name, _no_index)(eqn, operands):
+        for labels, limit in INDEXED.get(eqn.primitive.name, lambda *_: [])(eqn, operands):
             for i in labels if limit > 1 else NONE:  # one position is no choice
                 self.uses[i].limits.add(limit)
                 if eqn.params.get("mode") == jax.lax.GatherScatterMode.PROMISE_IN_BOUNDS:
@@ -104,10 +104,6 @@ def _integers(variables: Sequence[Any], labels: Sequence[Labels]) -> list[Labels
     """The labels of integers and booleans; none of others."""
     rows = zip(variables, labels, strict=True)
     return [given if _is_integer(v.aval) else NONE for v, given in rows]
-
-
-def _no_index(eqn: Any, into: list[Labels]) -> list[tuple[Labels, int]]:
-    return []
 
 
 def _dynamic_slice(eqn: Any, into: list[Labels]) -> list[tuple[Labels, int]]:
