@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -190,25 +191,20 @@ class Plan:
 
         on = jax_mesh(self.mesh, mesh)
 
-        def bound(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan:
-            mine = self._bound
-            if mine is not None and mine.fn is fn and self.fits(args, kwargs):
-                return self  # whether the function is what it was is seen as it is run
-            return self.bind(fn, *args, **kwargs)
-
-        def prepare(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Signature, Steps]:
-            return bound(args, kwargs)._ready()
-
-        def prepare_to_run(
-            args: tuple[Any, ...], kwargs: dict[str, Any]
+        def prepare(
+            args: tuple[Any, ...], kwargs: dict[str, Any], to_run: bool
         ) -> tuple[Signature, Steps]:
-            with leaving_word():
-                plan = bound(args, kwargs)
-                program = plan._require("running").program
-            meet(on, self.record, lambda: content(program, lines=False))
-            return plan._ready()
+            """The signature and steps of a call; to run it all processes must have the same."""
+            with leaving_word() if to_run else nullcontext():
+                mine = self._bound
+                same = mine is not None and mine.fn is fn and self.fits(args, kwargs)
+                # Whether the function is what it was is seen as it is run.
+                bound = (self if same else self.bind(fn, *args, **kwargs))._require("running")
+            if to_run:
+                meet(on, self.record, lambda: content(bound.program, lines=False))
+            return bound.program.signature, bound.steps
 
-        return PlannedFunction(fn, on, prepare, prepare_to_run)
+        return PlannedFunction(fn, on, prepare)
 
     def bind(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Plan:
         """The plan tied to a function and arguments; says what changed when they do not match."""
@@ -239,10 +235,6 @@ class Plan:
             return False
         got = [format_type(jax.typeof(x)) for x in leaves]
         return got == list(self._bound.steps.types.values())
-
-    def _ready(self) -> tuple[Signature, Steps]:
-        bound = self._require("running")
-        return bound.program.signature, bound.steps
 
     def _meet(self, mesh: Any) -> None:
         """Raises unless all processes that hold devices of a mesh are about to use this plan."""

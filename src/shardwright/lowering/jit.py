@@ -95,7 +95,8 @@ def _placed(leaf: Any, place: NamedSharding) -> Any:
     return leaf if there else jax.device_put(leaf, place)
 
 
-Prepare = Callable[[tuple[Any, ...], dict[str, Any]], tuple[Signature, Steps]]
+# (args, kwargs, whether it is about to run) -> what a call of that form is, and what it does
+Prepare = Callable[[tuple[Any, ...], dict[str, Any], bool], tuple[Signature, Steps]]
 
 
 class _Ready(NamedTuple):
@@ -110,15 +111,11 @@ class _Ready(NamedTuple):
 class PlannedFunction:
     """A function that runs as its plan says. It is called, lowered and traced like a jitted one.
 
-    `prepare(args, kwargs)` gives (signature, steps) for a call; both are kept per structure of
-    the arguments. `prepare_to_run` does the same, and what must be done before the first step.
+    What `prepare` gives for a call is kept per structure of the arguments.
     """
 
-    def __init__(
-        self, fn: Callable[..., Any], mesh: Any, prepare: Prepare, prepare_to_run: Prepare
-    ) -> None:
-        self.fn, self.mesh = fn, mesh
-        self._prepare, self._prepare_to_run = prepare, prepare_to_run
+    def __init__(self, fn: Callable[..., Any], mesh: Any, prepare: Prepare) -> None:
+        self.fn, self.mesh, self._prepare = fn, mesh, prepare
         self._ready: list[_Ready] = []
         self.__name__ = getattr(fn, "__name__", type(fn).__name__)
         self.__doc__ = getattr(fn, "__doc__", None)
@@ -137,7 +134,7 @@ class PlannedFunction:
             leaves = ready.signature.match(args, kwargs)
             if leaves is not None:
                 return ready, leaves
-        signature, steps = self._prepare_to_run(args, kwargs)
+        signature, steps = self._prepare(args, kwargs, True)
         jitted = flat_jit(self.fn, signature, steps, self.mesh)
         places = [sharding(self.mesh, s) for s in steps.inputs]
         explicit = _with_explicit_types(jitted, signature, steps, self.mesh)
@@ -170,7 +167,7 @@ class PlannedFunction:
         Where arguments or results hold things that are no arrays, which JAX cannot compile for,
         the compiled function takes and returns the arrays alone, in order.
         """
-        signature, steps = self._prepare(args, kwargs)
+        signature, steps = self._prepare(args, kwargs, False)
         rows = zip(signature.leaves(args, kwargs), signature.weak, strict=True)
         leaves = [_jax.bare(x, weak) for x, weak in rows]
         with _automatic(self.mesh):
@@ -185,7 +182,7 @@ class PlannedFunction:
 
     def eval_shape(self, /, *args: Any, **kwargs: Any) -> Any:
         """As jax.jit(fn).eval_shape."""
-        signature, steps = self._prepare(args, kwargs)
+        signature, steps = self._prepare(args, kwargs, False)
         leaves = signature.leaves(args, kwargs)
         closed = _traced(self.fn, signature, steps, leaves)
         return signature.output.build([_jax.struct(aval) for aval in closed.out_avals], leaves)

@@ -179,9 +179,8 @@ def compile_plan(
 
 def _builder(plan: Plan) -> Callable[[Any], Any]:
     """mesh -> the planned function on flat lists of arrays."""
-    signature, steps = plan._ready()
-    fn = plan._require("verify()").fn
-    return lambda mesh: flat_jit(fn, signature, steps, mesh)
+    bound = plan._require("verify()")
+    return lambda mesh: flat_jit(bound.fn, bound.program.signature, bound.steps, mesh)
 
 
 def _input_types(bound: Bound) -> list[Any]:
