@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -101,8 +100,7 @@ def test_overrides_name_axes(what: dict[str, object]) -> None:
     )
 
 
-@dataclass(frozen=True, order=True)
-class FakeDevice:
+class FakeDevice(NamedTuple):
     """A device of a slice, as a TPU has it."""
 
     id: int

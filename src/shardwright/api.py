@@ -143,17 +143,17 @@ def _traced(
     meshes = candidate_meshes(options.mesh, options.device, options.devices)
     if options.share:
         meshes = [common_mesh(options.share, meshes)]
-    return trace_as_asked(fn, args, kwargs, options, meshes), meshes
+    widest = max(meshes, key=lambda mesh: len(mesh.axes))  # the code may name any axis
+    return trace_as_asked(fn, args, kwargs, options, widest), meshes
 
 
 def trace_as_asked(
     fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], options: Options,
-    meshes: Sequence[Mesh] = (),
+    mesh: Mesh | None,
 ) -> Program:  # fmt: skip
-    """The program of a call, whose code may name axes of these meshes, with its arguments' pins."""
-    widest = max(meshes, key=lambda mesh: len(mesh.axes), default=None)
+    """The program of a call on a mesh, and what the shardings of its arguments say."""
     program = trace_call(  # ops, values, source lines, argument paths
-        fn, args, kwargs, options.static_argnums, options.donate_argnums, widest, options.tie
+        fn, args, kwargs, options.static_argnums, options.donate_argnums, mesh, options.tie
     )
     program.pins += argument_pins(program.inputs, program.signature.leaves(args, kwargs))
     return program

@@ -112,8 +112,9 @@ def make_job(
     meshes = candidate_meshes(options.mesh, options.device, options.devices)
     if variant.why:
         return Job(variant, options, shown, tuple(meshes), why=variant.why)
+    widest = max(meshes, key=lambda mesh: len(mesh.axes))
     program = shared or trace_as_asked(
-        variant.fn, variant.args, dict(variant.kwargs), options, meshes
+        variant.fn, variant.args, dict(variant.kwargs), options, widest
     )
     same = content(program, lines=False)
     if same not in analyses:
@@ -128,7 +129,7 @@ def make_job(
 def _trace_for_any_mesh(variant: Variant, options: Options) -> Program | None:
     """The program of a function that names no mesh axis, traced once; None for others."""
     try:
-        return trace_as_asked(variant.fn, variant.args, dict(variant.kwargs), options)
+        return trace_as_asked(variant.fn, variant.args, dict(variant.kwargs), options, None)
     except ShardwrightError:
         return None
 

@@ -33,6 +33,7 @@ from shardwright.referee.targets import (
     devices_of,
     parse_target,
     run_each,
+    run_for,
 )
 
 pytestmark = pytest.mark.slow  # in all: it starts processes
@@ -48,12 +49,6 @@ class State(NamedTuple):
 
     up: Any
     down: Any
-
-
-def run_for(target: Target, build: Any, args: Any, *, mesh: Any) -> tuple[Any, Any]:
-    """(results as host arrays, Compiled) of running `build(mesh)` on these host arrays."""
-    (results,), compiled = run_each(target, build, [args], mesh=mesh)
-    return results, compiled
 
 
 def build(mesh: Any) -> Any:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import jax
 from jax._src import core, distributed, source_info_util
-from jax._src.interpreters import mlir, partial_eval
+from jax._src.interpreters import partial_eval
 from jax.extend.core import jaxpr_as_fun
 
 # Versions --------------------------------------------------------------------------------
@@ -172,6 +172,8 @@ def primitives() -> dict[str, Any]:
 
     Modules that are not imported have not registered theirs: import them first.
     """
+    from jax._src.interpreters import mlir
+
     tables = [mlir._lowerings, *mlir._platform_specific_lowerings.values()]
     return {primitive.name: primitive for table in tables for primitive in table}
 
@@ -410,6 +412,8 @@ def _lowered_as(primitive: Any) -> Callable[..., Any] | None:
 
     None for JAX's own primitives, which have rules, and for kernels.
     """
+    from jax._src.interpreters import mlir
+
     entry = mlir._lowerings.get(primitive)
     kernels = mlir._platform_specific_lowerings.values()
     if entry is None or any(primitive in table for table in kernels):

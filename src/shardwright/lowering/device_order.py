@@ -26,7 +26,10 @@ def device_order(mesh: Mesh, devices: Sequence[Any]) -> np.ndarray:
     if len(by_slice) == math.prod(outer) > 1 and sizes == {math.prod(inner)}:
         blocks = [_in_slice(inner, group) for _, group in sorted(by_slice.items())]
         grid = np.stack(blocks).reshape(*outer, *inner)
-        order = np.arange(grid.ndim).reshape(2, -1).T.ravel()  # outer and inner in turn
+        rank = len(inner)
+        order = [
+            axis for pair in zip(range(rank), range(rank, 2 * rank), strict=True) for axis in pair
+        ]
         return grid.transpose(order).reshape(mesh.sizes)
     return _in_slice(mesh.sizes, devices)
 
@@ -37,4 +40,10 @@ def _in_slice(sizes: Sequence[int], devices: Sequence[Any]) -> np.ndarray:
     try:
         return np.asarray(jax.make_mesh(tuple(sizes), names, devices=devices).devices)
     except (NotImplementedError, ValueError, AttributeError):  # no nice order on this topology
-        return np.array(devices, object).reshape(sizes)
+        return _object_array(devices).reshape(sizes)
+
+
+def _object_array(devices: Sequence[Any]) -> np.ndarray:
+    array = np.empty(len(devices), object)
+    array[:] = devices
+    return array

@@ -97,7 +97,9 @@ def devices_of(target: Target, mesh_shape: tuple[int, ...]) -> np.ndarray:
         )
     if target.platform == "tpu" and needed == len(devices):
         return _torus_order(devices, mesh_shape)
-    return np.array(devices[:needed], object).reshape(mesh_shape)
+    array = np.empty(needed, dtype=object)
+    array[:] = devices[:needed]
+    return array.reshape(mesh_shape)
 
 
 def all_devices(target: Target) -> list[Any]:
