@@ -11,7 +11,6 @@ import jax
 from shardwright.binding import Bound
 from shardwright.compare import count, make_rows, plan_jobs
 from shardwright.cost.residuals import Residual, find_residuals
-from shardwright.errors import ShardwrightError
 from shardwright.options import Options, asked_again, read_options
 from shardwright.plan import Plan
 from shardwright.record.advice import AdviceRecord
@@ -19,7 +18,7 @@ from shardwright.record.comparison import Row
 from shardwright.record.plain import encode
 from shardwright.search.objective import Progress
 from shardwright.search.roles import find_roles
-from shardwright.variants import Job, Variant, make_job, reason
+from shardwright.variants import Job, Variant, make_job
 
 LINES = 8  # of residuals that are told
 NOW, BATCH, MESH, DEVICES = "this plan", "twice the batch", "another mesh", "twice the devices"
@@ -120,8 +119,5 @@ def _jobs(plan: Plan, bound: Bound, seconds: float) -> list[Job]:
         options = _options(plan, seconds=seconds, **changes)
         shown = f"{options.devices} devices" if changes else str(plan.mesh)
         program = bound.program if changes else None  # which is another one for another batch
-        try:
-            jobs.append(make_job(variant, shown, options, program, {}))
-        except ShardwrightError as error:  # it takes no other batch, or there are no such devices
-            jobs.append(Job(variant, options, shown, why=reason(error)))
+        jobs.append(make_job(variant, shown, options, program, {}))
     return jobs

@@ -15,20 +15,18 @@ from typing import Any
 from shardwright import _jax
 from shardwright import cache as plan_cache
 from shardwright.analysis.analysis import Analysis, analyze_program, check_labels
-from shardwright.binding import Bound
 from shardwright.cost.devices import Device
 from shardwright.errors import ShardwrightError
 from shardwright.job import Proposal, take_plan
 from shardwright.mesh import Mesh
 from shardwright.notebook import cell_progress
 from shardwright.options import Options, read_options
-from shardwright.plan import Plan
+from shardwright.plan import Plan, plan_of
 from shardwright.program.calls import asks_which
 from shardwright.program.fingerprint import content
 from shardwright.program.pins import argument_pins
 from shardwright.program.tracing import trace_call
 from shardwright.program.types import Program
-from shardwright.record.build import build_record
 from shardwright.search import Tactic
 from shardwright.search.meshes import Shape, candidate_meshes, search_meshes
 from shardwright.search.requests import constrained_model
@@ -196,5 +194,4 @@ def plan_program(
     unshared: list[tuple[int, int]] = []
     if options.unshare and not found.timed_out:
         model, found, unshared = unshare_where_it_pays(model, found, options.memory)
-    record = build_record(model, found, asked=options.asked(), shapes=shapes, unshared=unshared)
-    return Plan(record, Bound(fn, analysis.program, model, found.decisions))
+    return plan_of(fn, model, found, asked=options.asked(), shapes=shapes, unshared=unshared)

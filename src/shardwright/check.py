@@ -8,7 +8,6 @@ from itertools import product
 from typing import Any
 
 from shardwright.analysis.analysis import Analysis, analyze_program
-from shardwright.binding import Bound
 from shardwright.cost.breakdown import Breakdown
 from shardwright.cost.cost import Cost
 from shardwright.cost.devices import Device
@@ -18,10 +17,9 @@ from shardwright.errors import ShardwrightError
 from shardwright.in_shardings import Given, resolve
 from shardwright.mesh import Mesh
 from shardwright.options import Positions, number, positions
-from shardwright.plan import Plan
+from shardwright.plan import Plan, plan_of
 from shardwright.program.calls import asks_which
 from shardwright.program.tracing import trace_call
-from shardwright.record.build import build_record
 from shardwright.record.types import Asked
 from shardwright.search import Found, search
 from shardwright.search.exact import Certificate
@@ -101,11 +99,7 @@ def check(
     limit = chip.usable_bytes if asked.memory is None else asked.memory
     by_hand = Found(decisions, model.cost(decisions), Certificate.none(), {}, 0, HOW)
 
-    def as_plan(model: CostModel, found: Found, asked: Asked) -> Plan:
-        record = build_record(model, found, asked=asked)
-        return Plan(record, Bound(fn, program, model, found.decisions))
-
-    plan, better = as_plan(model, by_hand, replace(asked, tactics=HOW)), None
+    plan, better = plan_of(fn, model, by_hand, asked=replace(asked, tactics=HOW)), None
     if plan.cost.peak_bytes > limit:
         warnings.append(
             f"does not fit: {human_bytes(plan.cost.peak_bytes)} per device of {human_bytes(limit)}"
@@ -119,7 +113,7 @@ def check(
     if compare:
         free = constrained_model(analysis, axes, chip)
         found = _better(free, plan.cost, limit, seconds)
-        better = as_plan(free, found, asked) if found is not None else None
+        better = plan_of(fn, free, found, asked=asked) if found is not None else None
     return Check(plan.cost, plan.memory, plan.collectives, warnings, plan, better)
 
 

@@ -18,7 +18,7 @@ from shardwright.binding import Bound, bind_record, call_types, check_arguments
 from shardwright.cost.breakdown import Breakdown
 from shardwright.cost.cost import Cost
 from shardwright.cost.devices import Device
-from shardwright.cost.model import model_ir
+from shardwright.cost.model import CostModel, model_ir
 from shardwright.errors import ShardwrightError
 from shardwright.job import leaving_word, meet
 from shardwright.lowering.jit import PlannedFunction, as_set, jax_mesh, sharding
@@ -34,9 +34,10 @@ from shardwright.program.calls import check_callable
 from shardwright.program.fingerprint import content
 from shardwright.program.tracing import trace_jaxpr
 from shardwright.program.types import Program, format_type
-from shardwright.record.build import call_of
+from shardwright.record.build import build_record, call_of
 from shardwright.record.files import read_record, write_record
 from shardwright.record.types import Claim, PlanRecord
+from shardwright.search import Found
 from shardwright.search.exact import Certificate
 from shardwright.spmd.ir import Collective, Ir
 
@@ -435,6 +436,12 @@ class Plan:
         from shardwright.report.html import side_by_side, to_html
 
         return to_html(self.record) if beside is None else side_by_side(self.record, beside.record)
+
+
+def plan_of(fn: Callable[..., Any], model: CostModel, found: Found, **about: Any) -> Plan:
+    """The plan of a function, of what was found for it; `about` as build_record takes it."""
+    bound = Bound(fn, model.analysis.program, model, found.decisions)
+    return Plan(build_record(model, found, **about), bound)
 
 
 def load(path: str | Path) -> Plan:

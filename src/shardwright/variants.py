@@ -96,11 +96,7 @@ def read_jobs(
     jobs = []
     for variant in variants:
         shared = None if variant.why else _trace_for_any_mesh(variant, asked[0][1])
-        for shown, chosen in asked:
-            try:
-                jobs.append(make_job(variant, shown, chosen, shared, analyses))
-            except ShardwrightError as error:
-                jobs.append(Job(variant, chosen, shown, why=reason(error)))
+        jobs += [make_job(variant, shown, chosen, shared, analyses) for shown, chosen in asked]
     return jobs
 
 
@@ -109,13 +105,16 @@ def make_job(
     analyses: dict[str, Analysis],
 ) -> Job:  # fmt: skip
     """The job of a variant with these options; `shared` is its program where it is known."""
-    meshes = candidate_meshes(options.mesh, options.device, options.devices)
-    if variant.why:
-        return Job(variant, options, shown, tuple(meshes), why=variant.why)
-    widest = max(meshes, key=lambda mesh: len(mesh.axes))
-    program = shared or trace_as_asked(
-        variant.fn, variant.args, dict(variant.kwargs), options, widest
-    )
+    try:
+        meshes = candidate_meshes(options.mesh, options.device, options.devices)
+        if variant.why:
+            return Job(variant, options, shown, tuple(meshes), why=variant.why)
+        widest = max(meshes, key=lambda mesh: len(mesh.axes))
+        program = shared or trace_as_asked(
+            variant.fn, variant.args, dict(variant.kwargs), options, widest
+        )
+    except ShardwrightError as error:  # there is no such mesh, or it does not trace
+        return Job(variant, options, shown, why=reason(error))
     same = content(program, lines=False)
     if same not in analyses:
         analyses[same] = analyze_program(program, options.labels)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
+from operator import not_
 from typing import Any
 
 import jax
@@ -63,11 +65,10 @@ class Signature:
         flat, tree = self.flatten(args, kwargs)
         if tree != self.tree:
             return None
-        rest = [_unwrap(x) for x, used in zip(flat, self.is_input, strict=True) if not used]
-        mine = [_unwrap(x) for x in self.static]
-        if not all(map(same, rest, mine)):
+        rest = compress(flat, map(not_, self.is_input))
+        if not all(map(same, map(_unwrap, rest), map(_unwrap, self.static))):
             return None
-        leaves = [leaf for leaf, used in zip(flat, self.is_input, strict=True) if used]
+        leaves = list(compress(flat, self.is_input))
         try:
             return leaves if tuple(map(is_weak, leaves)) == self.weak else None
         except TypeError:  # a leaf that is no array now
@@ -98,7 +99,7 @@ class Signature:
                 got=tree,
                 try_="plan again with these arguments",
             )
-        return [leaf for leaf, used in zip(flat, self.is_input, strict=True) if used]
+        return list(compress(flat, self.is_input))
 
     def call(self, leaves: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """(args, kwargs) with these array leaves; the inverse of `leaves`."""
@@ -126,7 +127,7 @@ class Signature:
         data = frameworks.data_leaves(made, filtered=self.filtered)
         arrays = self.output.record(made, output_paths(paths, left, made), data, kept)
         if self.tie:
-            self.output.sources = self._sources(leaves, made, paths)
+            self.output.sources = self._sources(leaves, made, paths, data)
         return arrays
 
     def _held(self, call: Any) -> Iterator[tuple[str, Any]]:
@@ -135,7 +136,9 @@ class Signature:
         for path, leaf in zip(frameworks.leaf_paths(plain), jax.tree.leaves(plain), strict=True):
             yield _path_text(self.arguments, path), leaf
 
-    def _sources(self, leaves: Sequence[Any], made: Any, updated: list[str]) -> dict[int, int]:
+    def _sources(
+        self, leaves: Sequence[Any], made: Any, updated: list[str], data: list[bool]
+    ) -> dict[int, int]:
         """{output: the input that it is in the next step}, for what a step is meant to repeat."""
         numbers, rest = iter(range(len(leaves))), len(leaves)
         call = jax.tree.unflatten(
@@ -144,7 +147,6 @@ class Signature:
         flat, tree = jax.tree.flatten(made)
         _, result = jax.tree.unflatten(tree, range(len(flat)))
         arguments = [*map(type_of, leaves), None]
-        data = frameworks.data_leaves(made, filtered=self.filtered)
         results = [type_of(x) if yes else None for x, yes in zip(flat, data, strict=True)]
         index = {path: i for i, path in enumerate(self.paths)}
         found = {i: index[path] for i, path in enumerate(updated) if path in index}

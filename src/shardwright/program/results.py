@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import compress
+from operator import and_, not_
 from typing import Any
 
 import jax
@@ -32,11 +34,11 @@ class Output:
         flat, self.tree = jax.tree.flatten(made)
         count = len(jax.tree.leaves(made[0]))
         flat[:count] = [_Unchanged(kept[id(x)]) if id(x) in kept else x for x in flat[:count]]
-        unchanged = [isinstance(x, _Unchanged) for x in flat]
-        self.is_array = tuple(a and not b for a, b in zip(data, unchanged, strict=True))
-        self.static = tuple(x for x, yes in zip(flat, self.is_array, strict=True) if not yes)
-        self.paths = tuple(p for p, yes in zip(paths, self.is_array, strict=True) if yes)
-        return [x for x, yes in zip(flat, self.is_array, strict=True) if yes]
+        returned = [not isinstance(x, _Unchanged) for x in flat]
+        self.is_array = tuple(map(and_, data, returned))
+        self.static = tuple(compress(flat, map(not_, self.is_array)))
+        self.paths = tuple(compress(paths, self.is_array))
+        return list(compress(flat, self.is_array))
 
     def build(
         self, arrays: Sequence[Any], inputs: Sequence[Any] = (), *, into: bool = False

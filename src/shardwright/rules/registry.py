@@ -17,6 +17,10 @@ LIBRARY_RULES: dict[str, RuleFn] = {}  # of libraries' functions that are one op
 USER_RULES: dict[str, RuleFn] = {}
 
 _INLINED = "inlined: the ops of its jaxpr take its place"
+_CALLS = (
+    "jit", "call", "closed_call", "composite", "custom_jvp_call", "custom_vjp_call", "custom_lin",
+    "custom_vmap_call", "linear_call",
+)  # fmt: skip
 _SPARSE = (
     "bcoo_dot_general", "bcoo_dot_general_sampled", "bcoo_extract", "bcoo_fromdense",
     "bcoo_sort_indices", "bcoo_spdot_general", "bcoo_sum_duplicates", "bcoo_todense",
@@ -24,15 +28,7 @@ _SPARSE = (
 )  # fmt: skip
 # Primitives that hold jaxprs or stand for one: tracing takes them apart, so they need no rule.
 STRUCTURAL: dict[str, str] = {
-    "jit": _INLINED,
-    "call": _INLINED,
-    "closed_call": _INLINED,
-    "composite": _INLINED,
-    "custom_jvp_call": _INLINED,
-    "custom_vjp_call": _INLINED,
-    "custom_lin": _INLINED,
-    "custom_vmap_call": _INLINED,
-    "linear_call": _INLINED,
+    **dict.fromkeys(_CALLS, _INLINED),
     "remat_opt": "inlined: the ops of its forward rule take its place",
     "xla_metadata_call": _INLINED,
     "remat2": "inlined, its ops marked as rematerialised",

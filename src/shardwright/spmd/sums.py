@@ -65,16 +65,19 @@ class Sum(NamedTuple):
         """
         if self.hoist is None:
             return ()
-        values = [v for leaf in self.leaves for v in path(program, leaf.op, self.hoist.value)]
-        passed = [program.uses()[v][0] for v in values]
+        passed = [program.uses()[v][0] for v in self._terms(program, self.hoist)]
         return tuple(dict.fromkeys((*self.hoist.loop, *passed)))
 
     def in_loop(self, program: Program) -> list[int]:
         """The values in the loop that are terms or totals of what is added up over its trips."""
         if self.hoist is None:
             return []
-        values = [v for leaf in self.leaves for v in path(program, leaf.op, self.hoist.value)]
-        return [*values, self.hoist.value, *program.ops[self.hoist.loop.init].results]
+        carried = (self.hoist.value, *program.ops[self.hoist.loop.init].results)
+        return [*self._terms(program, self.hoist), *carried]
+
+    def _terms(self, program: Program, hoist: Hoist) -> list[int]:
+        """The values on the way from the leaves to the carry."""
+        return [v for leaf in self.leaves for v in path(program, leaf.op, hoist.value)]
 
     def sizes(self, program: Program) -> Sizes:
         """Bytes that are reduced for each element of a leaf."""
