@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,6 +46,15 @@ def test_every_folder_is_a_stage_or_the_zoo_or_the_command_line() -> None:
 def test_the_tour_lists_the_folders_in_order_of_import() -> None:
     page = (ROOT / "docs" / "how_it_works.md").read_text()
     assert tuple(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == STAGES
+
+
+def test_the_tour_follows_calls_through_functions_that_are_there() -> None:
+    page = (ROOT / "docs" / "how_it_works.md").read_text()
+    path = page.partition("follow one call")[2].partition("```python")[0]
+    named = re.findall(r"`((?:\w+\.)+)(\w+)`", path)
+    assert len(named) > 20
+    for module, name in named:
+        assert hasattr(importlib.import_module(f"shardwright.{module[:-1]}"), name), (module, name)
 
 
 def test_one_door_to_the_internals_of_jax() -> None:
