@@ -14,7 +14,7 @@ import pytest
 import shardwright as sw
 from shardwright.record.types import Asked, Claim, Override, Replicated, SearchRow
 from shardwright.report.axes import axis_sentences
-from shardwright.report.causes import alike, brief, phrase
+from shardwright.report.causes import alike, brief, sentence
 from shardwright.report.explain import explain
 from shardwright.report.facts import lines_that_move, ranked_baselines
 from shardwright.report.pattern import also_known_as, pattern
@@ -253,18 +253,18 @@ def test_words(call: tuple[Any, ...], text: str) -> None:
 
 
 @pytest.mark.parametrize("cause, words", [
-    (Cause("operand", "dot_general", "p['layers'][3]['w']"), "p.layers[*].w for dot_general"),
-    (Cause("operand", "mul", maker="sort"), "result of sort for mul"),
-    (Cause("operand", "mul", "batch[0]"), "batch[0] for mul"),  # no layer: a tuple of arguments
-    (Cause("partial", "dot_general", stored="f32[8/4]"), "partial sums of dot_general"),
-    (Cause("sum", "add", stored="f32[8]", terms=3), "sum of 3 partial results"),
-    (Cause("scan", "add", stored="f32[8]"), "sum over all trips of a scan"),
-    (Cause("stored", "exp", maker="exp", stored="f32[8/2]"), "result of exp"),
+    (Cause("operand", "mul", "p['layers'][3]['w']"), "p.layers[*].w is needed by mul"),
+    (Cause("operand", "mul", maker="sort"), "result of sort is needed by mul"),
+    (Cause("operand", "mul", "batch[0]"), "batch[0] is needed by mul"),  # a tuple
+    (Cause("partial", "mul", stored="f32[8/4]"), "partial sums of mul, stored as f32[8/4]"),
+    (Cause("sum", "add", stored="f32[8]", terms=3), "sum of 3 partial results, stored as f32[8]"),
+    (Cause("scan", "add", stored="f32[8]"), "sum over all trips of a scan, stored as f32[8]"),
+    (Cause("stored", "exp", maker="exp", stored="f32[8/2]"), "result of exp, stored as f32[8/2]"),
     (Cause("returned", value="result[0]", stored="f32[8/2]"), "result[0] is returned as f32[8/2]"),
     (Cause("halo", "slice"), "slice reaches over the split of its operand"),
 ])  # fmt: skip
-def test_causes_in_a_table(cause: Cause, words: str) -> None:
-    assert phrase(alike(cause)) == words
+def test_causes_of_all_layers(cause: Cause, words: str) -> None:
+    assert short_path(sentence(alike(cause))) == words
 
 
 @pytest.mark.parametrize("cause, words", [

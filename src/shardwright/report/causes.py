@@ -19,16 +19,8 @@ SENTENCES = {
     "returned": "{what} is returned as {stored}",
     "other": "{what}",
 }
-SHORT = SENTENCES | {
-    "operand": "{what} for {op}",
-    "partial": "partial sums of {op}",
-    "sum": "sum of {terms} partial results",
-    "scan": "sum over all trips of a scan",
-    "stored": "{what}",
-}
-
 # In a word or two: {name} is the last name of a path.
-BRIEF = SHORT | {
+BRIEF = SENTENCES | {
     "operand": "{name}", "partial": "sums", "sum": "{terms} sums",
     "scan": "sum over a scan", "stored": "{name}", "returned": "returned {name}",
     "halo": "halo of {op}", "manual": "{op}",
@@ -38,11 +30,6 @@ BRIEF = SHORT | {
 def sentence(cause: Cause) -> str:
     """The cause as a sentence: w1 is needed by dot_general"""
     return _say(cause, SENTENCES)
-
-
-def phrase(cause: Cause) -> str:
-    """The cause in a few words, for a table: params.layers[*].w1 for dot_general"""
-    return short_path(_say(cause, SHORT))
 
 
 def brief(cause: Cause) -> str:

@@ -1,4 +1,4 @@
-"""Writes docs/rules.md from the registry: `python -m shardwright.rules.document`."""
+"""Writes docs/rules.md from the registry: `python -m tests.rules.document`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAGE = Path("docs/rules.md")
 _INTRODUCTION = """\
 # What Shardwright knows about each primitive
 
-Written by `python -m shardwright.rules.document`; do not edit. How to add a rule of your own:
+Written by `python -m tests.rules.document`; do not edit. How to add a rule of your own:
 [extending.md](extending.md).
 
 A rule is an einsum over factors: `([i,j],[j,k])->([i,k]) {i=4,j=8,k=6} reduction={j}`. A dim can be
