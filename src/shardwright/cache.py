@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
@@ -26,12 +27,13 @@ from shardwright.mesh import Mesh
 from shardwright.options import Options
 from shardwright.program.fingerprint import content
 from shardwright.program.types import Program
-from shardwright.record.files import read_record, write_record
+from shardwright.record.files import UNFINISHED, read_record, write_record
 from shardwright.record.plain import encode
 from shardwright.record.types import PlanRecord
 
 FOLDER = "SHARDWRIGHT_CACHE"
 MOST_PLANS = 512  # files that are kept, those used last; one of a large program takes 0.4 MB
+WRITING_S = 3600.0  # a file takes milliseconds to write: an older unfinished one is nobody's
 # Options that decide nothing, or that `meshes` and "device" say better.
 _ELSEWHERE = ("mesh", "devices", "device", "progress", "cache", "tactics")
 
@@ -123,10 +125,22 @@ def keep(key: str, record: PlanRecord) -> str | None:
 
 
 def _drop_oldest(place: Path) -> None:
-    """Removes the plans that were not used for longest; another process may do the same."""
-    used: dict[Path, float] = {}
-    for path in place.glob("*.json"):
-        with suppress(OSError):
-            used[path] = path.stat().st_mtime
+    """Removes the plans that were not used for longest, and what killed processes half wrote.
+
+    Another process may do the same.
+    """
+    used = _times(place, "*.json")
     for path in sorted(used, key=lambda path: used[path])[:-MOST_PLANS]:
         path.unlink(missing_ok=True)
+    for path, written in _times(place, UNFINISHED + "*").items():
+        if written < time.time() - WRITING_S:
+            path.unlink(missing_ok=True)
+
+
+def _times(place: Path, pattern: str) -> dict[Path, float]:
+    """When each of these files was written or used last."""
+    times = {}
+    for path in place.glob(pattern):
+        with suppress(OSError):
+            times[path] = path.stat().st_mtime
+    return times

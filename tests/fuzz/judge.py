@@ -111,7 +111,11 @@ def _judge(case: Case, proofs: bool, files: bool) -> Verdict:
         results = jax.tree.leaves(run(*_tuple(plan.place(*inputs), inputs)))
     except Exception as error:
         said = _trace()
-        verdict.add("one device" if fails_alone(fn, case, str(error)) else "run crash", said)
+        if refusal := jax_refuses(fn, case):
+            verdict.add("no program", refusal)
+        else:
+            alone = fails_alone(fn, case, str(error))
+            verdict.add("one device" if alone else "run crash", said)
         return verdict
     findings = wrong_numbers(case, fn, [np.asarray(x) for x in results])
     if any(kind == "numbers" for kind, _ in findings) and _right_when_wide(case, plan):

@@ -24,7 +24,9 @@ from tests.fuzz.generator import FOUND, generate
 from tests.fuzz.judge import PEAK_BYTES, TOLERATED, Verdict, bytes_off, holds, moves, peak_low
 
 BATCH = 100  # programs of one child: each imports JAX
-LIMIT_S = 120.0  # of one program
+LIMIT_S = 120.0  # of work on one program; on a busy machine that takes longer
+PATIENCE = 10  # a child that waits for ever is given so many times that
+HUNG = "hung"
 HASHED = 50  # one program in so many is planned under two hash seeds
 # Eight devices on few cores wait for each other in as many threads as the pool has. Machine code is
 # compiled quickly, not well: what is judged is settled before it is made.
@@ -59,16 +61,15 @@ def _run_child(seeds: Sequence[int], report: Callable[[Verdict], None]) -> int:
         reader.start()
         done, case = 0, {"how": FOUND}
         while True:
-            try:
-                line = lines.get(timeout=LIMIT_S)
-            except queue.Empty:
+            line = _next_line(child, lines)
+            if line == HUNG:
                 child.kill()
                 child.wait()
                 report(
                     Verdict(
                         seeds[done],
                         case["how"],
-                        [("hang", f"no answer in {LIMIT_S:.0f} s")],
+                        [("hang", f"no answer in {LIMIT_S:.0f} s of work")],
                         case=case,
                     )
                 )
@@ -98,6 +99,29 @@ def _run_child(seeds: Sequence[int], report: Callable[[Verdict], None]) -> int:
             return done + 1
         child.wait()
         return done
+
+
+def _next_line(
+    child: subprocess.Popen[str], lines: queue.Queue[str | None], limit_s: float = LIMIT_S
+) -> str | None:
+    """What the child says next, None when it has ended; HUNG if that takes it too much work."""
+    started = worked_s(child.pid)
+    for _ in range(PATIENCE):
+        try:
+            return lines.get(timeout=limit_s)
+        except queue.Empty:
+            if worked_s(child.pid) - started > limit_s:
+                break
+    return HUNG
+
+
+def worked_s(pid: int) -> float:
+    """Seconds that a process has had a core for."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:  # it has ended
+        return 0.0
+    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
 def _read(child: subprocess.Popen[str], lines: queue.Queue[str | None]) -> None:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import queue
+import subprocess
+import sys
+import threading
+
 import pytest
 
+from tests.fuzz import run
 from tests.fuzz.generator import Case, generate
 from tests.fuzz.judge import bytes_off, holds, judge, moves, peak_low
 from tests.fuzz.numbers import fails_alone, jax_refuses
@@ -59,24 +65,60 @@ def test_what_xla_refuses_on_one_device_too_is_no_fault() -> None:
     assert not fails_alone(case.function(), case, "JaxRuntimeError: INVALID_ARGUMENT: %other")
 
 
-def test_what_jax_does_not_run_is_no_program() -> None:
-    """A `custom_jvp` by what it closes over; a refusal of what JAX runs stays one."""
-    source = (
-        "def program(x, w):\n"
-        "    def loss(x, w):\n"
-        "        inner = lambda p: jnp.sin(p * w)\n"
-        "        custom = jax.custom_jvp(inner)\n"
-        "        custom.defjvp(lambda p, t: jax.jvp(inner, p, t))\n"
-        "        return jnp.sum(custom(x))\n"
-        "    return jax.grad(loss, (0, 1))(x, w)\n"
-    )
+# A `custom_jvp` by what it closes over: a plan is refused, or made and does not run either.
+NOT_RUN = {
+    "refused": """
+def program(x, w):
+    def loss(x, w):
+        inner = lambda p: jnp.sin(p * w)
+        custom = jax.custom_jvp(inner)
+        custom.defjvp(lambda p, t: jax.jvp(inner, p, t))
+        return jnp.sum(custom(x))
+    return jax.grad(loss, (0, 1))(x, w)
+""",
+    "planned": """
+def program(x, w):
+    def loss(x, w):
+        def branch(p):
+            inner = lambda p: jnp.sin(p * w)
+            custom = jax.custom_jvp(inner)
+            custom.defjvp(lambda p, t: jax.jvp(inner, p, (2 * t[0],)))
+            return p + jnp.mean(custom(x))
+        return jnp.sum(lax.switch(jnp.int32(w[0] > 0), [jnp.sin, branch], w))
+    return jax.grad(loss, (0, 1))(x, w)
+""",
+}
+
+
+@pytest.mark.parametrize("name", NOT_RUN)
+def test_what_jax_does_not_run_is_no_program(name: str) -> None:
+    """A refusal of what JAX runs stays one."""
     arguments = tuple(Argument(name, (8,), "float32") for name in "xw")
     case = Case(
-        seed=0, source=source, arguments=arguments, mesh={"x": 2}, device="balanced", how="found"
-    )
+        seed=0, source=NOT_RUN[name], arguments=arguments, mesh={"x": 2}, device="balanced",
+        how="found",
+    )  # fmt: skip
     verdict = judge(case)
     assert verdict.kinds == ["no program"] and not faults([verdict])
     assert not jax_refuses(lambda x, w: x + w, case)
+
+
+def test_a_child_that_waits_for_a_core_does_not_hang() -> None:
+    """A limit is on work: on a busy machine a program takes longer, and is no finding."""
+    code = "import time, sys; time.sleep(1.5); print('{}', flush=True); time.sleep(60)"
+    lines: queue.Queue[str | None] = queue.Queue()
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    threading.Thread(target=run._read, args=(child, lines), daemon=True).start()
+    assert run._next_line(child, lines, limit_s=1.0) == "{}\n"
+    assert run._next_line(child, lines, limit_s=0.02) == run.HUNG  # it waits for ever
+    child.kill()
+
+
+def test_a_child_that_works_on_one_program_hangs() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    assert run._next_line(child, queue.Queue(), limit_s=0.5) == run.HUNG
+    assert run.worked_s(child.pid) > 0.5
+    child.kill()
 
 
 @pytest.mark.parametrize("seed", [90138, 150614])

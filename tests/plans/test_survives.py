@@ -494,6 +494,30 @@ def test_numpy_and_weak_types(planned: Any) -> None:
     close(strong.jit()(X, np.float32(3)), X * 3)
 
 
+# Results that take the dtype of what they meet; a branch that returns a literal lost that.
+WEAK: dict[str, Callable[[jax.Array], Any]] = {
+    "a number": lambda x: (x, 2.0),
+    "cond of literals": lambda x: jax.lax.cond(x.sum() > 0, lambda: 1.0, lambda: 2.0),
+    "switch of literals": lambda x: jax.lax.switch(jnp.argmax(x[0]), [lambda: 1, lambda: 2]),
+    "carry": lambda x: jax.lax.scan(lambda c, a: (c * 2.0, a), 1.0, x),
+    "literal carry": lambda x: jax.lax.scan(lambda c, a: (3.0, c + a), 1.0, x),
+    "literal in while": lambda x: jax.lax.while_loop(
+        lambda c: c[0] < 3, lambda c: (c[0] + 1, 2.0, c[2] * c[1]), (0, 1.0, x)),
+    "where": lambda x: jnp.where(x > 0, 1.0, 2.0),
+    "full": lambda x: jnp.full((16,), 2.0) + x.shape[0],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WEAK)
+def test_weakly_typed_results(name: str) -> None:
+    fn = WEAK[name]
+    got, want = plan(fn, X, tactics=[sw.Pin("x", 0, "data")]).jit(fn)(X), jax.jit(fn)(X)
+    types = [(leaf.dtype, leaf.weak_type) for leaf in map(jnp.asarray, jax.tree.leaves(want))]
+    assert [(leaf.dtype, leaf.weak_type) for leaf in jax.tree.leaves(got)] == types
+    assert any(weak for _, weak in types)
+    close(got, want)
+
+
 @pytest.mark.parametrize("pin", [sw.Pin("x", 0, "data"), sw.Pin("w", 1, "model")], ids=str)
 def test_quantised_weights(pin: sw.Pin) -> None:
     """int4, whole and split; ahead of time JAX refuses them on several devices, with or without."""

@@ -15,6 +15,8 @@ import jax.numpy as jnp
 import pytest
 
 import shardwright as sw
+from shardwright import cache
+from shardwright.record import files
 
 F32 = jnp.float32
 
@@ -63,34 +65,64 @@ def test_plans_leave_nothing_behind_but_what_jax_keeps() -> None:
     assert planned < traced + 20
 
 
-KILLED = """
+KILL = """
 import os, signal, sys
 from pathlib import Path
+import jax
 import shardwright as sw
-from shardwright.record import files
 
-plan, when, target = sw.load(sys.argv[1]), sys.argv[2], sys.argv[3]
 kill = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-if when == "half written":
-    def half(self, text, **how):
-        with self.open("w") as file:
-            file.write(text[: len(text) // 2])
-        kill()
-    Path.write_text = half
-else:
-    Path.replace = kill
-plan.save(target)
+def half(self, text, **how):
+    with self.open("w") as file:
+        file.write(text[: len(text) // 2])
+    kill()
+
+def killed(when):
+    if when == "half written":
+        Path.write_text = half
+    else:
+        Path.replace = kill
+"""
+SAVING = """
+plan = sw.load(sys.argv[2])
+killed(sys.argv[1])
+plan.save(sys.argv[3])
+"""
+CACHING = """
+killed(sys.argv[1])
+x = jax.ShapeDtypeStruct((64, 64), "float32")
+sw.partition(lambda x: x @ x, x, mesh={"data": 4}, device="h100", seconds=0.1)
 """
 
 
 @pytest.mark.parametrize("when", ["half written", "before it is put in place"])
 def test_killed_while_saving(when: str, tmp_path: Path) -> None:
-    """The file is the old one, whole; the cache writes with the same function."""
+    """The file is the old one, whole."""
     old, new = tmp_path / "old.json", tmp_path / "new.json"
     plan(1).save(old)
     plan(2).save(new)
     was = old.read_text()
-    child = subprocess.run([sys.executable, "-c", KILLED, str(new), when, str(old)], check=False)
-    assert child.returncode == -signal.SIGKILL
+    command = [sys.executable, "-c", KILL + SAVING, when, str(new), str(old)]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
     assert old.read_text() == was
     assert sw.load(old).record.program == "step"
+
+
+@pytest.mark.parametrize("when", ["half written", "before it is put in place"])
+def test_killed_while_caching(when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No plan is found that is not whole; what is left of one is cleared away later."""
+    monkeypatch.setenv(cache.FOLDER, str(tmp_path))
+    command = [sys.executable, "-c", KILL + CACHING, when]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    (left,) = tmp_path.iterdir()
+    assert left.name.startswith(files.UNFINISHED)
+    step, args = steps(1)
+
+    def cached() -> bool:
+        return sw.partition(step, *args, mesh={"data": 4}, device="h100", seconds=0.1).cached
+
+    assert (cached(), cached()) == (False, True)
+    assert left.exists()  # somebody may be writing it
+    os.utime(left, (0, 0))
+    sw.partition(step, *args, mesh={"data": 2}, device="h100", seconds=0.1)
+    assert not left.exists()

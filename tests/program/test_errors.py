@@ -121,6 +121,54 @@ def test_a_branch_on_data_names_the_users_line() -> None:
     assert error.value.facts["at"] in at("return x if x.sum() > 0 else -x")
 
 
+def repeated(x: Any, n: Any) -> Any:
+    return jnp.zeros((n, 8)) + x[0]
+
+
+def summed(x: Any, d: Any, scale: Any) -> Any:
+    return scale * x.sum(axis=d)
+
+
+def doubled(x: Any, *, n: Any) -> Any:
+    for _ in range(n):
+        x = x * 2
+    return x
+
+
+def grouped(x: Any, sizes: Any) -> Any:
+    return x.reshape(sizes["rows"], -1)
+
+
+def to_the_power(x: Any, n: Any) -> Any:
+    return jax.jit(lambda x, n: x**n, static_argnums=1)(x, n)
+
+
+def scaled_branches(x: Any, n: Any) -> Any:
+    return n * branches(x)
+
+
+# A Python number is traced like an array: what needs its value is told how it stays a number.
+@pytest.mark.parametrize("fn, args, kwargs, try_", [
+    (repeated, (3,), {}, "static_argnums=1: n must be known when it is traced"),
+    (lambda x, n, m: jnp.zeros((n, m)), (3, 4), {},
+     "static_argnums=(1, 2): n, m must be known when it is traced"),
+    (summed, (0, 2.0), {}, "static_argnums=1: d must be known when it is traced"),
+    (lambda x, train: x * 2 if train else x, (True,), {},
+     "static_argnums=1: train must be known when it is traced"),
+    (doubled, (), {"n": 3},
+     "functools.partial(doubled, n=...): n must be known when it is traced"),
+    (grouped, ({"rows": 4},), {},
+     "functools.partial(grouped, sizes=...): sizes['rows'] must be known when it is traced"),
+    (to_the_power, (3,), {}, "static_argnums=1: n must be known when it is traced"),
+    (scaled_branches, (3,), {}, ASK.partition("try     ")[2]),  # x is an array
+])  # fmt: skip
+def test_a_number_that_python_needs(fn: Any, args: Any, kwargs: Any, try_: str) -> None:
+    with pytest.raises(ShardwrightError) as error:
+        trace(fn, X, *args, **kwargs)
+    assert error.value.facts["try"] == try_
+    assert "arrays[" not in str(error.value) and "tracing.py" not in str(error.value)
+
+
 def test_the_cause_is_kept() -> None:
     with pytest.raises(ShardwrightError) as error:
         trace(calls_helper, X)

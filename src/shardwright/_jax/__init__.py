@@ -194,6 +194,13 @@ def struct(aval: Any) -> Any:
     )
 
 
+def as_type(number: Any, aval: Any) -> Any:
+    """The array of this type with that number; weakly typed if the type is."""
+    from jax._src.lax.lax import _convert_element_type
+
+    return _convert_element_type(number, aval.dtype, weak_type=getattr(aval, "weak_type", False))
+
+
 def bare(array: Any, weak: bool) -> Any:
     """The shape and dtype of an array, without where it is."""
     aval = jax.typeof(array)
@@ -336,6 +343,27 @@ def unknown_axis(error: BaseException) -> str | None:
     """The axis that a shard_map or a collective in it names, and the mesh does not have."""
     found = [re.search(text, str(error), re.DOTALL) for text in _UNKNOWN_AXIS]
     return next((match[1] for match in found if match), None)
+
+
+# How JAX says that Python needs a value that it only traces.
+_NEEDS_VALUE = ("concrete value", "Non-hashable static arguments")
+_CONVERSIONS = (
+    jax.errors.ConcretizationTypeError, jax.errors.TracerIntegerConversionError,
+    jax.errors.TracerArrayConversionError,
+)  # fmt: skip
+
+
+def wanted_values(error: BaseException, count: int) -> set[int]:
+    """Which of `count` traced arrays Python needed the value of; all where JAX names none."""
+    if not isinstance(error, _CONVERSIONS) and not any(t in str(error) for t in _NEEDS_VALUE):
+        return set()
+    return {int(n) for n in re.findall(r"\barrays\[(\d+)\]", str(error))} or set(range(count))
+
+
+def in_words_of(error: BaseException, paths: Sequence[str]) -> str:
+    """What JAX says of a function of `*arrays`, in the words of who wrote the one inside."""
+    text = re.sub(r" at \S+:\d+ for jit\b", "", str(error))  # a line of ours
+    return re.sub(r"\barrays\[(\d+)\]", lambda found: paths[int(found[1])], text)
 
 
 class ShardMap(NamedTuple):

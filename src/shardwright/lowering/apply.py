@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 
 from shardwright import _jax
@@ -241,7 +240,7 @@ class Lowering:
                     if slot.unreduced and outlet:
                         outlet.left[:] = [slot.unreduced]
                 return [
-                    jax.lax.convert_element_type(s.array, v.aval.dtype) if s.literal
+                    _jax.as_type(s.array, v.aval) if s.literal
                     else s.array if outlet is None
                     else self.operand(outlet.tie, outlet.number, s, place)
                     for s, v, outlet in zip(out, jaxpr.outvars, exits, strict=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -99,10 +100,10 @@ def trace_jaxpr(fn: Callable[..., Any], signature: Signature, leaves: Sequence[A
             else:
                 failures.append(error)
     failed = next((e for e in failures if not _jax.wants_another_mesh(e)), failures[-1])
-    raise _failure(signature, failed) from failed
+    raise _failure(signature, leaves, failed) from failed
 
 
-def _failure(signature: Signature, failed: Exception) -> ShardwrightError:
+def _failure(signature: Signature, leaves: Sequence[Any], failed: Exception) -> ShardwrightError:
     """The error for a function that failed while it was traced, and what to try."""
     line, own = _user_line(failed), signature.mesh
     planned = signature.planned if own.empty else own
@@ -121,16 +122,34 @@ def _failure(signature: Signature, failed: Exception) -> ShardwrightError:
         try_ = "give the mesh whose axes it names: under jax.set_mesh(mesh)"
         if planned is None:
             try_ += ", or with mesh=... of partition(), check() or analyze()"
+    wanted = _jax.wanted_values(failed, len(leaves))
+    numbers = [i for i in wanted if isinstance(leaves[i], bool | int | float | complex)]
+    if numbers:
+        try_ = _keep_numbers(signature, [signature.paths[i] for i in sorted(numbers)])
     if type(failed).__name__ == "TraceContextError":  # of flax: a module that is no argument
         try_ = "pass the module it changes as an argument"
     if isinstance(failed, AssertionError) and not str(failed) and planned is not None:
         axes = ", ".join(map(repr, planned.axis_names))  # JAX refuses unknown axes so, in a psum
         try_ = f"if it is a collective in a shard_map: its axes must be of the mesh, {axes}"
     return ShardwrightError(
-        f"{signature.name} failed while being traced: {type(failed).__name__}: {failed}",
+        f"{signature.name} failed while being traced: {type(failed).__name__}:"
+        f" {_jax.in_words_of(failed, signature.paths)}",
         at=line,
         try_=try_,
     )
+
+
+def _keep_numbers(signature: Signature, paths: Sequence[str]) -> str:
+    """How these arguments stay the Python numbers that they are."""
+    positions = tuple(signature.arguments.index(p) for p in paths if p in signature.arguments)
+    others = dict.fromkeys(re.split(r"\W", p)[0] for p in paths if p not in signature.arguments)
+    ways = []
+    if positions:
+        ways.append(f"static_argnums={positions if len(positions) > 1 else positions[0]}")
+    if others:
+        given = ", ".join(f"{name}=..." for name in others)
+        ways.append(f"functools.partial({signature.name}, {given})")
+    return f"{' and '.join(ways)}: {', '.join(paths)} must be known when it is traced"
 
 
 def _check_changed(fn: Callable[..., Any], signature: Signature, types: Sequence[Any]) -> None:

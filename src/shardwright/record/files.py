@@ -14,6 +14,7 @@ from shardwright.record.plain import Damaged, decode, encode
 from shardwright.record.types import PlanRecord
 
 MOST_BYTES = 2**28  # of a plan file; one of ten thousand arguments takes a few megabytes
+UNFINISHED = ".plan-"  # how files that are being written are called, until they are whole
 ASK = "a file written by plan.save()"
 
 
@@ -47,7 +48,7 @@ def write_record(record: PlanRecord, path: str | Path) -> None:
 
 def _replace(target: Path, text: str) -> None:
     """Writes a file beside the target, then puts it in its place."""
-    beside = target.with_name(f".plan-{uuid.uuid4().hex}")
+    beside = target.with_name(UNFINISHED + uuid.uuid4().hex)
     try:
         beside.write_text(text, encoding="utf-8")
         beside.replace(target)
