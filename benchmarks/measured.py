@@ -2,26 +2,30 @@
 
     python -m benchmarks.measured             # the table, worst rows first
     python -m benchmarks.measured --write     # and docs/fidelity.md with its plot
+    python -m benchmarks.measured --rows benchmarks/unmeasured.csv
 
 Each row of measured.csv is a train step on real TPUs or GPUs, with its source. The model is written
 as its codebase has it (measured_models.py), the mesh and the strategy are the published ones.
+unmeasured.csv has rows as those sources might have them, without a time: they show that rows nobody
+tuned on are read, and that what is predicted for them is plausible.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import itertools
 import math
 import re
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import shardwright as sw
-from benchmarks.measured_models import KEEPS, Config, train_step
-from benchmarks.measured_report import page, plot, table
+from benchmarks.measured_models import KEEPS, QKV, Config, Remat, train_step
+from benchmarks.measured_report import page, plausibility, plot, table
 from shardwright.cost.cost import Cost
 from shardwright.cost.devices import device
 
@@ -30,6 +34,7 @@ NO_LIMIT = 10**15  # bytes: what was measured did fit, with offloading in some r
 # Asynchronous tensor parallelism splits dots so that activations move beside them, as weights do.
 ASYNC_TP = 0.8
 BARS = {"median": 0.08, "p90": 0.20, "worst": 1.5}
+PLAUSIBLE_MFU = (0.1, 0.75)  # of the rate of the dtype; published rows have 0.2 to 0.7
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +57,36 @@ class Row:
     @property
     def device(self) -> str:
         """The name of the device in devices.toml."""
-        return "h100-96" if "96 GB" in self["hardware"] else self["hardware"].split(" (")[0]
+        if "96 GB" in self["hardware"]:
+            return "h100-96"
+        return device(self["hardware"].split(" (")[0].removeprefix("NVIDIA ")).name
 
     @property
     def measured_s(self) -> float:
-        return float(self["step_s"])
+        return float(self["step_s"] or math.nan)
 
     @property
     def axes(self) -> dict[str, int]:
         """The published parallelisms and their sizes: {"dcn_data": 2, "fsdp": 256}."""
-        return {name: int(size) for name, size in re.findall(r"(\w+)=(\d+)", self["mesh"])}
+        found = re.findall(r"(\w+)=(\d+)", self["mesh"].lower())
+        return {ALSO_CALLED.get(name, name): int(size) for name, size in found}
+
+    @property
+    def stages(self) -> int:
+        """Stages of the pipeline; 1: there is none."""
+        return self.axes.get("pipeline", 1)
+
+    @property
+    def bubble(self) -> float:
+        """Of the time in which a stage works, the part in which it waits for others: (p - 1) / m.
+
+        m is the number of microbatches of one rank, times the parts that a stage is split into.
+        """
+        apart = re.search(r"(?:virtual|interleave)\w*[ =](\d+)", self["mesh"])
+        size = re.search(r"microbatch (\d+)", self["mesh"])
+        ranks = math.prod(n for name, n in self.axes.items() if name in BATCH_AXES)
+        alone = number(self["global_batch"]) / ranks / int(size[1] if size else 1)
+        return (self.stages - 1) / (max(alone, 1.0) * int(apart[1] if apart else 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +104,18 @@ class Replay:
     def error(self) -> float:
         return abs(self.ratio - 1)
 
+    @property
+    def mfu(self) -> float:
+        """FLOP that the model needs, of what the chips can do in the predicted seconds."""
+        model, known = model_of(self.row), device(self.row.device)
+        rate = known.matrix_flops_per_s(model.narrow or "bf16") * int(self.row["chips"])
+        return model.flops / rate / self.cost.step_s
+
+
+def number(text: str) -> int:
+    """A count, which tables also write as 2.0."""
+    return round(float(text))
+
 
 def read_rows(path: Path = HERE / "measured.csv") -> list[Row]:
     with path.open(encoding="utf-8") as file:
@@ -87,25 +124,28 @@ def read_rows(path: Path = HERE / "measured.csv") -> list[Row]:
 
 def model_of(row: Row) -> Config:
     """The model as its codebase has it; what the row says in brackets comes before the family."""
-    number = {name: int(row[name]) for name in ("layers", "d_model", "d_ff", "vocab", "seq")}
-    heads, said = int(row["n_heads"]), row["model"].lower()
+    numbers = {name: number(row[name]) for name in ("layers", "d_model", "d_ff", "vocab", "seq")}
+    heads, said = number(row["n_heads"]), row["model"].lower()
     family: dict[str, Any] = next(
         (style for name, style in FAMILIES.items() if row.model.startswith(name)), GATED
     )
     head_dim = re.search(r"head_dim (\d+)", said)
     experts = re.search(r"(\d+) experts, top (\d+)", said)
     style = {
-        "d_head": int(head_dim[1]) if head_dim else number["d_model"] // heads,
+        "d_head": numbers["d_model"] // heads,
         "experts": int(experts[1]) if experts else 0,
         "top_k": int(experts[2]) if experts else 0,
         **family,
     }
+    style |= {"d_head": int(head_dim[1])} if head_dim else {}
+    style |= {"tied": True} if re.search(r"\btied\b", said) else {}
     return Config(
-        **number,
+        **numbers,
         **style,
         heads=heads,
-        kv_heads=int(row["n_kv_heads"]),
-        batch=int(row["global_batch"]),
+        kv_heads=number(row["n_kv_heads"] or row["n_heads"]),
+        batch=number(row["global_batch"]),
+        narrow=_narrow(row["precision"]),
         keeps=_keeps(row["remat"]),
         reduce_f32="DEFAULT" in row["precision"]
         or any(name in row["source"] for name in ("torchtitan", "Megatron")),
@@ -140,26 +180,51 @@ def _kernel(row: Row) -> dict[str, Any]:
     }
 
 
-def _keeps(remat: str) -> str:
-    """What a layer keeps, as a key of KEEPS."""
-    if remat.startswith("custom") or "offload" in remat:
-        return "projections"
-    named = {"selective, per op": "every second dot", "recipe default": "none", "": "none"}
-    found = named.get(remat, remat.split(" (")[0])
-    if found not in KEEPS:
+def _narrow(precision: str) -> str:
+    """The dtype in which layers multiply, as a key of NARROW; "" is bf16."""
+    said = precision.lower()
+    return "f8" if re.search(r"fp8|float8|\bf8", said) else "s8" if "int8" in said else ""
+
+
+def _keeps(remat: str) -> Remat:
+    """What a layer keeps: a named policy, or a list of what is offloaded to the host and saved."""
+    said = remat.strip()
+    if said.startswith("custom") or ("offload" in said and said not in KEEPS):
+        kept: dict[bool, list[str]] = {True: [], False: []}
+        for part in said.split(";"):
+            found = [names for called, names in CALLED.items() if re.search(called, part)]
+            kept["offload" in part] += itertools.chain.from_iterable(found)
+        return Remat(tuple(kept[False]), tuple(kept[True]))
+    named = {
+        "selective, per op": "every second dot", "recipe default": "none", "": "none",
+        "minimal_with_context": "minimal_flash",
+    }  # fmt: skip
+    policy = named.get(said, named.get(said.split(" (")[0], said.split(" (")[0]))
+    if policy not in KEEPS:
         raise ValueError(f"no policy of rematerialisation is called {remat!r}")
-    return found
+    return KEEPS[policy]
+
+
+# How rows name what a custom policy keeps.
+CALLED = {
+    "layer input": ("input",), r"q, ?k, ?v|qkv": QKV, "out_proj": ("out",), "context": ("context",),
+    "mlpwi": ("gate", "up"), r"mlpwo": ("down",),
+}  # fmt: skip
 
 
 def mesh_of(row: Row) -> tuple[sw.Mesh, list[Any]]:
     """The published mesh, and its strategy as tactics."""
     axes = row.axes
+    stages = axes.pop("pipeline", 1)
     if "expert" in axes and "fsdp" not in axes:  # Megatron: experts are spread over data ranks
-        replicas = axes.pop("data", int(row["chips"])) // axes["expert"]
-        axes = {"data": replicas} | axes
+        ranks = axes.pop("data", number(row["chips"]) // stages)
+        axes["expert"] = math.gcd(axes["expert"], ranks)
+        axes = {"data": ranks // axes["expert"]} | axes
     unknown = axes.keys() - TACTICS.keys()
     if unknown:
         raise ValueError(f"{row.name}: no tactic for {', '.join(unknown)}")
+    if math.prod(axes.values()) * stages != number(row["chips"]):
+        raise ValueError(f"{row.name}: the mesh does not have {row['chips']} chips")
     axes = {name: axes[name] for name in TACTICS if axes.get(name, 1) > 1}  # major to minor
     tactics = [tactic(name) for name in axes for tactic in TACTICS[name]]
     if "tensor" in axes and "torchtitan" in row["source"]:
@@ -179,6 +244,15 @@ TACTICS: dict[str, tuple[Any, ...]] = {
 }
 
 
+# Other names of parallelisms, and those over which a batch is split.
+ALSO_CALLED = {
+    "dp": "data", "ddp": "data", "replicate": "data", "shard": "fsdp", "fsdp_transpose": "fsdp",
+    "tp": "tensor", "model": "tensor", "cp": "context", "sequence": "context", "ep": "expert",
+    "pp": "pipeline", "dcn": "dcn_data",
+}  # fmt: skip
+BATCH_AXES = ("dcn_data", "dcn_fsdp", "data", "fsdp")
+
+
 def device_of(row: Row) -> sw.Device:
     """The published device; MaxText's flags make gathers on v5p and v6e run beside compute."""
     known = device(row.device)
@@ -188,15 +262,21 @@ def device_of(row: Row) -> sw.Device:
 
 
 def replay(row: Row) -> Replay:
-    """What is predicted for a published step."""
-    example = train_step(model_of(row), row.model)
+    """What is predicted for a published step; of a pipeline the stage that has the logits."""
+    model = model_of(row)
+    model = replace(model, layers=math.ceil(model.layers / row.stages))
+    example = train_step(model, row.model)
     mesh, tactics = mesh_of(row)
     plan = sw.partition(
         example.fn, *example.args, mesh=mesh, device=device_of(row), tactics=tactics,
         memory=NO_LIMIT, donate_argnums=example.donate_argnums,
         **({"overlap": ASYNC_TP} if "async TP" in row["mesh"] else {}),
     )  # fmt: skip
-    return Replay(row, plan.cost)
+    cost = plan.cost
+    waits = 1 + row.bubble
+    cost = replace(cost, compute_s=cost.compute_s * waits, link_s=cost.link_s * waits,
+                   hidden_s=cost.hidden_s * waits)  # fmt: skip
+    return Replay(row, cost)
 
 
 def summary(replays: Sequence[Replay]) -> dict[str, float]:
@@ -223,7 +303,18 @@ def main(argv: Sequence[str] | None = None) -> int:
             replays.append(replay(row))
         except (sw.ShardwrightError, ValueError) as error:
             failed.append(f"not replayed: {row.name}: {error}")
-    print(table(replays), *failed, sep="\n")
+    unmeasured = [one for one in replays if math.isnan(one.row.measured_s)]
+    if unmeasured:
+        print(plausibility(unmeasured))
+    print(*failed, sep="\n")
+    low, high = PLAUSIBLE_MFU
+    odd = [one for one in unmeasured if not low <= one.mfu <= high]
+    for one in odd:
+        print(f"implausible: {one.row.name}: MFU {one.mfu:.0%}")
+    replays = [one for one in replays if not math.isnan(one.row.measured_s)]
+    if not replays:
+        return int(bool(failed or odd))
+    print(table(replays))
     found = summary(replays)
     for name, value in found.items():
         print(f"{name} {value:.3f} (bar {BARS[name]:g})")
@@ -231,7 +322,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         docs = HERE.parent / "docs"
         (docs / "fidelity.md").write_text(page(replays, found, BARS), encoding="utf-8")
         (docs / "pictures" / "measured.svg").write_text(plot(replays), encoding="utf-8")
-    return int(bool(failed) or any(value > BARS[name] for name, value in found.items()))
+    return int(bool(failed or odd) or any(value > BARS[name] for name, value in found.items()))
 
 
 if __name__ == "__main__":

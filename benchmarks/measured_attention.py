@@ -63,7 +63,10 @@ RULES = {
 
 
 def _primitive(name: str) -> Primitive:
-    """A primitive with a rule and a price: batch and heads may be split."""
+    """A primitive with a rule and a price: batch, heads and queries may be split.
+
+    Queries are taken to be split so that each part has as much of the causal half, as codebases do.
+    """
     primitive = Primitive(name)
     primitive.multiple_results = True
     backward_kv = name == "flash_backward_kv"
@@ -79,7 +82,7 @@ def _primitive(name: str) -> Primitive:
         width = op.operands[0].shape[3]
         return notation.apply(
             notation.parse(text), op, reduce={}, unit="matrix",
-            replicate="s t c v" if name == "flash_forward" else "s t c v k",
+            replicate="t c v" if name == "flash_forward" else "t c v k",
             work=2.0 * DOTS[name] * CAUSAL / FLASH_EFFICIENCY
             / (width if name == "flash_forward" else width**2),
         )  # fmt: skip

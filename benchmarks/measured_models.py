@@ -11,8 +11,8 @@ V vocabulary, E experts, C slots of one expert for one sequence.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,18 +24,36 @@ from shardwright.zoo.example import Example
 from shardwright.zoo.parameters import dense, draw, ones, stacked
 from shardwright.zoo.training import adamw, cross_entropy, first_state, make_train_step
 
-OFFLOADED = "projections"
-# What a rematerialised layer keeps besides its input.
-KEEPS: dict[str, tuple[str, ...] | None] = {
-    "none": None,  # not rematerialised: everything
-    "full": (),
-    "minimal": ("q", "k", "v", "out", "gate", "up", "down"),  # results of dots with weights
-    "minimal_flash": ("q", "k", "v", "context", "out", "gate", "up", "down"),
-    # MaxText's custom policy of the v6e recipes, which sends all of these to the host's memory.
-    OFFLOADED: ("input", "q", "k", "v", "out"),
+
+class Remat(NamedTuple):
+    """Which results of a layer the backward pass finds; it computes the others again."""
+
+    saved: tuple[str, ...] | None = ()  # None: all, nothing is rematerialised
+    offloaded: tuple[str, ...] = ()  # kept in the host's memory
+
+
+QKV = ("q", "k", "v")
+DOTS = (*QKV, "out", "gate", "up", "down")  # results of dots with weights
+# The published policies by name, MaxText's and TorchTitan's.
+KEEPS: dict[str, Remat] = {
+    "none": Remat(None),
+    "full": Remat(),
+    "minimal": Remat(DOTS),
+    "minimal_flash": Remat((*DOTS, "context")),
+    # MaxText's custom policy of the v6e recipes.
+    "projections": Remat((), ("input", *QKV, "out")),
     # TorchTitan's selective policy per op: attention, and every second of wq wk wv wo w1 w3 w2.
-    "every second dot": ("q", "v", "context", "gate", "down"),
+    "every second dot": Remat(("q", "v", "context", "gate", "down")),
+    "save_qkv_proj": Remat(QKV),
+    "save_out_proj": Remat(("out",)),
+    "save_dot_except_mlp": Remat((*QKV, "out")),
+    "save_dot_except_mlpwi": Remat((*QKV, "out", "down")),
+    "save_dot_with_context_except_mlp": Remat((*QKV, "context", "out")),
+    "qkv_proj_offloaded": Remat((), QKV),
+    "minimal_offloaded": Remat((), DOTS),
 }
+# The dtypes of dots with weights, where a row says that they are narrower than bf16.
+NARROW = {"f8": (jnp.float8_e4m3fn, jnp.float8_e5m2), "s8": (jnp.int8, jnp.int8)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,9 +76,10 @@ class Config:
     fused_qkv: bool = False
     experts: int = 0
     top_k: int = 0
-    keeps: str = "none"  # a key of KEEPS
+    keeps: Remat = KEEPS["none"]
     eager: bool = False  # norms and activations are kernels of their own, nothing is fused
     reduce_f32: bool = False  # gradients of weights are summed over devices in f32
+    narrow: str = ""  # a key of NARROW: in what layers multiply; else bf16
     one_hot: bool = False  # the loss weighs all log-probabilities, as MaxText's; else it picks one
     splash_block: int = 0  # of the TPU kernel of attention; 0: flash attention of GPUs
     fused_backward: bool = False  # of the TPU kernel
@@ -68,9 +87,20 @@ class Config:
     @property
     def parameters(self) -> int:
         """The number of parameters, norms left out."""
+        return self._parameters(max(self.experts, 1))
+
+    @property
+    def flops(self) -> float:
+        """FLOP of a step that a model needs, without what is rematerialised; attention causal."""
+        tokens = self.batch * self.seq
+        attention = self.layers * self.heads * self.d_head * self.seq / 2
+        embedding = 0 if self.tied else self.vocab * self.d_model  # a lookup
+        return 6.0 * tokens * (self._parameters(max(self.top_k, 1)) - embedding + 2 * attention)
+
+    def _parameters(self, experts: int) -> int:
         d, f = self.d_model, self.d_ff
         attention = d * self.d_head * 2 * (self.heads + self.kv_heads)
-        mlp = (3 if self.gated else 2) * d * f * max(self.experts, 1) + d * self.experts
+        mlp = (3 if self.gated else 2) * d * f * experts + d * self.experts
         return self.layers * (attention + mlp) + self.vocab * d * (1 if self.tied else 2)
 
 
@@ -112,18 +142,19 @@ def _loss(config: Config, params: Any, batch: Any) -> jax.Array:
     """The mean cross-entropy of the next token."""
     x = params["embedding"][batch["tokens"]].astype(jnp.bfloat16)
     block = functools.partial(_block, config)
-    kept = KEEPS[config.keeps]
-    if kept is not None:
-        policy = jax.checkpoint_policies.save_only_these_names(*kept)
-        if config.keeps == OFFLOADED:
+    saved, offloaded = config.keeps
+    if saved is not None:
+        policy = jax.checkpoint_policies.save_only_these_names(*saved)
+        if offloaded:
             policy = jax.checkpoint_policies.save_and_offload_only_these_names(
-                names_which_can_be_saved=[], names_which_can_be_offloaded=list(kept),
+                names_which_can_be_saved=list(saved),
+                names_which_can_be_offloaded=list(offloaded),
                 offload_src="device", offload_dst="pinned_host",
             )  # fmt: skip
         block = jax.checkpoint(block, policy=policy, prevent_cse=False)
     x, _ = jax.lax.scan(lambda x, layer: (block(layer, x), None), x, params["layers"])
     x = _norm(config, x, params["final_norm"])
-    dot = functools.partial(_dot, config)
+    dot = functools.partial(_dot, replace(config, narrow=""))
     if config.tied:
         logits = dot("bsd,vd->bsv", x, params["embedding"])
     else:
@@ -191,7 +222,8 @@ def _experts(config: Config, layer: Any, x: jax.Array) -> jax.Array:
     b, s, _ = x.shape
     e, k = config.experts, config.top_k
     dot = functools.partial(_dot, config)
-    gates = jax.nn.softmax(dot("bsd,de->bse", x, layer["router"]).astype(jnp.float32))
+    routed = _dot(replace(config, narrow=""), "bsd,de->bse", x, layer["router"])
+    gates = jax.nn.softmax(routed.astype(jnp.float32))
     weight, choice = jax.lax.top_k(gates, k)  # [B, S, k]
     order = jnp.argsort(choice.reshape(b, s * k), axis=1)  # by expert
     slots = jnp.arange(s * k).reshape(e, s * k // e)  # [E, C]; a reshape of tokens would tie E to S
@@ -232,28 +264,50 @@ def _rotate(x: jax.Array) -> jax.Array:
 
 
 def _dot(config: Config, subscripts: str, x: jax.Array, w: jax.Array) -> jax.Array:
-    """An einsum in bf16 with an f32 weight; the gradient of the weight is in bf16, or in f32."""
-    if config.reduce_f32:
-        return _dot_f32_gradient(subscripts, x, w)
+    """An einsum in bf16, or narrower, with an f32 weight; its gradient is in bf16, or in f32."""
+    if config.reduce_f32 or config.narrow:
+        return _dot_as_told(subscripts, config.narrow, config.reduce_f32, x, w)
     return jnp.einsum(subscripts, x, w.astype(x.dtype))
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _dot_f32_gradient(subscripts: str, x: jax.Array, w: jax.Array) -> jax.Array:
-    return jnp.einsum(subscripts, x, w.astype(x.dtype))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
+def _dot_as_told(
+    subscripts: str, narrow: str, reduce_f32: bool, x: jax.Array, w: jax.Array
+) -> jax.Array:
+    made: jax.Array = jnp.einsum(
+        subscripts, _narrowed(x, narrow), _narrowed(w.astype(x.dtype), narrow),
+        preferred_element_type=x.dtype,
+    )  # fmt: skip
+    return made
 
 
-def _dot_forward(subscripts: str, x: jax.Array, w: jax.Array) -> tuple[jax.Array, Any]:
-    return _dot_f32_gradient(subscripts, x, w), (x, w)
+def _dot_forward(
+    subscripts: str, narrow: str, reduce_f32: bool, x: jax.Array, w: jax.Array
+) -> tuple[jax.Array, Any]:
+    return _dot_as_told(subscripts, narrow, reduce_f32, x, w), (x, w)
 
 
-def _dot_backward(subscripts: str, kept: Any, dy: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _dot_backward(
+    subscripts: str, narrow: str, reduce_f32: bool, kept: Any, dy: jax.Array
+) -> tuple[jax.Array, jax.Array]:
     x, w = kept
     operands, result = subscripts.split("->")
     left, right = operands.split(",")
-    dx = jnp.einsum(f"{result},{right}->{left}", dy, w.astype(x.dtype))
-    dw = jnp.einsum(f"{left},{result}->{right}", x, dy, preferred_element_type=jnp.float32)
-    return dx, dw
+    dy = _narrowed(dy, narrow, backward=True)
+    dx = jnp.einsum(
+        f"{result},{right}->{left}", dy, _narrowed(w.astype(x.dtype), narrow),
+        preferred_element_type=x.dtype,
+    )  # fmt: skip
+    dw = jnp.einsum(
+        f"{left},{result}->{right}", _narrowed(x, narrow), dy,
+        preferred_element_type=jnp.float32 if reduce_f32 else x.dtype,
+    )  # fmt: skip
+    return dx, dw.astype(jnp.float32)
 
 
-_dot_f32_gradient.defvjp(_dot_forward, _dot_backward)
+_dot_as_told.defvjp(_dot_forward, _dot_backward)
+
+
+def _narrowed(x: jax.Array, narrow: str, *, backward: bool = False) -> jax.Array:
+    """`x` in the narrow dtype; its scale, one number of the step before, is left out."""
+    return x.astype(NARROW[narrow][backward]) if narrow else x

@@ -69,6 +69,22 @@ def table(replays: Sequence[Replay]) -> str:
     return "\n".join(lines)
 
 
+def plausibility(replays: Sequence[Replay]) -> str:
+    """One line per row that has no measured time."""
+    lines = [
+        "| step | predicted | MFU | compute | links | tokens/s/chip |",
+        "|---|---|---|---|---|---|",
+    ]
+    for one in replays:
+        row, cost = one.row, one.cost
+        tokens = float(row["global_batch"]) * float(row["seq"]) / float(row["chips"])
+        lines.append(
+            f"| {row.name} | {cost.step_s:.3f} s | {one.mfu:.0%} | {cost.compute_s:.3f} s "
+            f"| {cost.link_s:.3f} s | {tokens / cost.step_s:,.0f} |"
+        )
+    return "\n".join(lines)
+
+
 def ladder_table(replays: Sequence[Replay]) -> str:
     """One line per ladder: its steps in order of size, measured and predicted."""
     lines = [

@@ -52,7 +52,7 @@ def predicted_s(op: OpShape, name: str) -> float:
 def estimated_s(op: OpShape, name: str) -> float:
     """What a compiler estimates for an op, compiled alone."""
     target = parse_target(TARGETS[name])
-    one = jax.sharding.SingleDeviceSharding(devices_of(target, (1,)).ravel()[0])
+    one = jax.sharding.SingleDeviceSharding(devices_of(target, Mesh({"all": 1})).ravel()[0])
     options = OPTIONS.get(target.platform)
     jitted = jax.jit(op.fn, in_shardings=one, out_shardings=one, compiler_options=options)
     module = parse(jitted.lower(*op.args).compile().as_text())

@@ -18,7 +18,7 @@ STAGES = (
     "rules", "program", "analysis", "spmd", "cost", "search", "lowering", "record",
     "referee", "report",
 )  # fmt: skip
-EVERYWHERE = {"errors", "mesh", "units", "_jax", "_version"}
+EVERYWHERE = {"errors", "mesh", "coordinates", "units", "_jax", "_version"}
 
 
 def imported(path: Path) -> Iterator[str]:

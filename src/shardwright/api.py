@@ -16,6 +16,7 @@ from shardwright import _jax
 from shardwright import cache as plan_cache
 from shardwright.analysis.analysis import Analysis, analyze_program, check_labels
 from shardwright.cost.devices import Device
+from shardwright.cost.placing import placed
 from shardwright.errors import ShardwrightError
 from shardwright.job import Proposal, take_plan
 from shardwright.mesh import Mesh
@@ -140,7 +141,8 @@ def _traced(
     """(the program of a call, the meshes it may be planned for)."""
     meshes = candidate_meshes(options.mesh, options.device, options.devices)
     if options.share:
-        meshes = [common_mesh(options.share, meshes)]
+        mesh = common_mesh(options.share, meshes)
+        meshes = [placed(mesh, options.device)[0]]  # all functions lie alike
     widest = max(meshes, key=lambda mesh: len(mesh.axes))  # the code may name any axis
     return trace_as_asked(fn, args, kwargs, options, widest), meshes
 
@@ -187,7 +189,7 @@ def plan_program(
         model, found = search_shared(Task(analysis, meshes[0], options))
     else:
         model, found, shapes = search_meshes(  # the best decisions, and how good they are
-            meshes, cost_model, memory=options.memory, tactics=options.tactics,
+            meshes, cost_model, options.device, memory=options.memory, tactics=options.tactics,
             seconds=options.seconds, timeout=options.timeout, seed=options.seed,
             progress=options.progress or cell_progress(),
         )  # fmt: skip

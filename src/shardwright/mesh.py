@@ -5,7 +5,8 @@ Invariants
 - names are unique, printable and not empty, sizes are positive integers;
 - there are at most MOST_DEVICES devices;
 - `dcn`, `slices`, `links` and `wrap` name axes of the mesh; an axis called dcn_... is in `dcn`;
-- what `slices` says of an axis divides its size.
+- what `slices` says of an axis divides its size;
+- so does the product of its parts on the dims of `torus`.
 """
 
 from __future__ import annotations
@@ -16,8 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
+from shardwright.coordinates import Torus, crossed_slices, torus_under
 from shardwright.errors import ShardwrightError
 
 DCN = "dcn_"  # how the name of an axis between slices begins, as in MaxText
@@ -59,6 +59,8 @@ class Mesh:
     slices: Mapping[str, int] = field(default_factory=dict, kw_only=True, hash=False)
     links: Mapping[str, Link] = field(default_factory=dict, kw_only=True, hash=False)
     wrap: Mapping[str, bool] = field(default_factory=dict, kw_only=True, hash=False)
+    # Where the axes lie on a slice of a torus, its chips; () leaves it open.
+    torus: Torus = field(default=(), kw_only=True)
 
     def __post_init__(self) -> None:
         given: Any = self.axes  # a mapping or pairs: normalised here, so that both may be written
@@ -76,6 +78,7 @@ class Mesh:
                         mesh=self,
                         try_=" or ".join(map(repr, self.names)),
                     )
+        _check_torus(self)
         for name, slices in self.slices.items():
             if slices < 1 or self.shape[name] % slices:
                 raise ShardwrightError(
@@ -111,16 +114,18 @@ class Mesh:
     def of(mesh: Any) -> Mesh:
         """A Mesh from a Mesh, a dict, pairs, or a `jax.sharding.Mesh` or `AbstractMesh`.
 
-        Which axes of a JAX mesh cross slices is read off its devices.
+        Which axes of a JAX mesh cross slices, and where they lie on a torus, is read off its
+        devices.
         """
         if isinstance(mesh, Mesh):
             return mesh
-        pairs, crossed = _pairs(mesh), _crossed(mesh)
+        pairs, crossed = _pairs(mesh), crossed_slices(mesh)
         sizes = dict(pairs) if crossed else {}
         return Mesh(
             pairs,
             dcn=tuple(name for name, n in crossed.items() if n == sizes[name]),
             slices={name: n for name, n in crossed.items() if n < sizes[name]},
+            torus=torus_under(mesh, crossed),
         )
 
 
@@ -195,28 +200,6 @@ def _pairs(mesh: Any) -> tuple[tuple[Any, Any], ...]:
         ) from None
 
 
-def _crossed(mesh: Any) -> dict[str, int]:
-    """{axis: slices that it crosses} of a JAX mesh over several slices; nothing of any other.
-
-    A device of a slice has its `slice_index`. Along an axis the slices are its major part, as
-    `jax.experimental.mesh_utils.create_hybrid_device_mesh` lays them.
-    """
-    try:
-        devices = mesh.devices
-    except (AttributeError, ValueError):  # an AbstractMesh has none
-        return {}
-    index = np.vectorize(lambda d: getattr(d, "slice_index", 0), otypes=[np.int64])(devices)
-    crossed = {}
-    for axis, name in enumerate(mesh.axis_names):
-        changes = (np.diff(index, axis=axis) != 0).any(axis=tuple(
-            other for other in range(index.ndim) if other != axis
-        ))  # fmt: skip
-        slices = 1 + int(changes.sum())
-        if slices > 1:
-            crossed[name] = slices
-    return crossed
-
-
 def _check_axes(pairs: tuple[tuple[Any, Any], ...]) -> None:
     """Raises a ShardwrightError unless the pairs are unique names with positive sizes."""
     written = " x ".join(f"{name}={_shown(size)}" for name, size in pairs)
@@ -249,6 +232,27 @@ def _check_size(what: str, size: Any, **facts: object) -> None:
             f"{what} has size {_shown(size)}", **facts,
             try_="a positive integer" if number < 1 else f"at most {MOST_DEVICES:,} devices",
         )  # fmt: skip
+
+
+def _check_torus(mesh: Mesh) -> None:
+    """Raises a ShardwrightError unless the dims of `torus` carry axes of the mesh."""
+    try:
+        torus = tuple(
+            tuple((name, operator.index(size)) for name, size in dim) for dim in mesh.torus
+        )
+    except (TypeError, ValueError):
+        raise ShardwrightError(
+            f"torus={mesh.torus!r:.60} is no list of dims",
+            try_='torus=[[("data", 4)], [("model", 2)]]: for each dim its axes, major to minor',
+        ) from None
+    object.__setattr__(mesh, "torus", torus)
+    for name in {name for dim in torus for name, _ in dim}:
+        part = math.prod(size for dim in torus for on_it, size in dim if on_it == name)
+        if name not in mesh.names or part < 1 or mesh.shape[name] % part:
+            raise ShardwrightError(
+                f"torus has {part} of {name!r}", mesh=mesh,
+                try_=f"parts of {_or(mesh.names)} that divide it",
+            )  # fmt: skip
 
 
 def _shown(size: Any) -> str:

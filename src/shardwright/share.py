@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from shardwright.analysis.analysis import Analysis
@@ -139,7 +140,7 @@ def common_mesh(share: Sequence[Placed | Call], meshes: Sequence[Mesh]) -> Mesh:
                 f"share= has a plan of {first.name} for a mesh {first.mesh}, and one for {mesh}",
                 try_="one mesh for all functions that share parameters: mesh=plan.mesh",
             )
-    return one or first.mesh
+    return replace(one or first.mesh, torus=first.mesh.torus)  # its arrays lie there
 
 
 def place_as_in(analysis: Analysis, others: Sequence[Placed], mesh: Mesh) -> Shared:

@@ -62,7 +62,7 @@ class Task:
         """The best decisions with parameters placed as others have them."""
         options = self.options
         model, found, _ = search_meshes(
-            [self.mesh], lambda _: self.model(others), memory=options.memory,
+            [self.mesh], lambda _: self.model(others), options.device, memory=options.memory,
             tactics=options.tactics, seconds=options.seconds, timeout=options.timeout,
             seed=options.seed, progress=options.progress,
         )  # fmt: skip

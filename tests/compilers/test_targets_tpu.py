@@ -11,6 +11,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from shardwright.errors import ShardwrightError
+from shardwright.mesh import Mesh
 from shardwright.referee.compiled import totals
 from shardwright.referee.estimates import cycles
 from shardwright.referee.replay import replay
@@ -90,10 +91,10 @@ def test_a_program_that_does_not_fit_is_an_error() -> None:
 
 def test_a_topology_that_does_not_exist_is_an_error() -> None:
     with pytest.raises(ShardwrightError, match="no topology tpu:v5e:3x5"):
-        devices_of(parse_target("tpu:v5e:3x5"), (15,))
+        devices_of(parse_target("tpu:v5e:3x5"), Mesh({"x": 15}))
 
 
 @pytest.mark.parametrize("name, count", [("v5e:4x4", 16), ("v4:2x2x4", 16), ("v3:2x2", 8)])
 def test_devices_have_the_shape_of_the_mesh(name: str, count: int) -> None:
-    devices = devices_of(parse_target(f"tpu:{name}"), (count // 2, 2))
+    devices = devices_of(parse_target(f"tpu:{name}"), Mesh({"x": count // 2, "y": 2}))
     assert devices.shape == (count // 2, 2) and len(set(devices.flat)) == count

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwright.cost.devices import device, devices
+from shardwright.cost.devices import Device, device, devices
 from shardwright.cost.links import KINDS, Network
 from shardwright.errors import ShardwrightError
 from shardwright.mesh import Link, Mesh
@@ -18,9 +18,14 @@ from shardwright.mesh import Link, Mesh
 LARGE = 1e12  # bytes: latency and message size no longer matter
 
 
+def book(name: str) -> Device:
+    """A device all of whose links carry a gather, as the book has it; the TPU compiler uses two."""
+    return Device.like(name, gather_links=0)
+
+
 def rate(mesh: object, name: str, kind: str, axes: tuple[str, ...]) -> float:
     """Bytes per second of a very large collective."""
-    return 1 / Network(mesh, name).curve(kind, axes).s_per_byte
+    return 1 / Network(mesh, book(name)).curve(kind, axes).s_per_byte
 
 
 # W = link bytes/s of the device; a ring uses two links of a device, a line one.
@@ -44,7 +49,10 @@ def rate(mesh: object, name: str, kind: str, axes: tuple[str, ...]) -> float:
         ({"x": 6, "y": 8, "z": 8}, "tpu-v5p", ("x",), 9e10 * 6 / 5),
         ({"x": 2, "y": 2, "z": 4}, "tpu-v5p", ("z",), 9e10 * 4 / 3),
         # a ring of 2 is one link
-        ({"x": 2, "y": 16}, "tpu-v5e", ("x",), 4.5e10 * 2 / 1),
+        ({"x": 2, "y": 4}, "tpu-v5e", ("x",), 4.5e10 * 2 / 1),
+        # 2 x 8 on a 4 x 4 slice: y is a line of 4 and the nearest half of the other dim
+        ({"x": 2, "y": 8}, "tpu-v5e", ("x",), 4.5e10 / 2 * 2 / 1),
+        ({"x": 2, "y": 8}, "tpu-v5e", ("y",), 2 * 4.5e10 * 8 / 7),
         # three axes on two dims: x and y share one, every link serves two groups of x
         ({"x": 2, "y": 2, "z": 4}, "tpu-v5e", ("y",), 4.5e10 * 2 / 1),
         ({"x": 2, "y": 2, "z": 4}, "tpu-v5e", ("x",), 4.5e10 / 2 * 2 / 1),
@@ -71,13 +79,39 @@ def test_gather_bandwidth(
     assert halves * (1 - 2e-3) <= whole <= halves * gain * (1 + 2e-3)
 
 
+# What the TPU compiler names in `collective_algorithm_config` (libtpu 0.0.42): 1DAllGather and
+# StrategyRing over all members of a group, UniDirectionNDRingStrategy of an all-reduce over a
+# plane, and an all-reduce over three dims in place of a gather.
+@pytest.mark.parametrize(
+    "mesh, name, axes, gathers, reduces",  # links that work at once
+    [
+        ({"x": 256}, "tpu-v5e", ("x",), 2, 4),
+        ({"x": 16, "y": 16}, "tpu-v6e", ("x", "y"), 2, 4),
+        ({"x": 16, "y": 16}, "tpu-v6e", ("x",), 2, 2),
+        ({"x": 16, "y": 4}, "tpu-v5p", ("x",), 2, 4),
+        ({"x": 64}, "tpu-v5p", ("x",), 3, 6),  # gathered as an all-reduce, twice the bytes
+        ({"x": 4, "y": 4}, "tpu-v5e", ("x", "y"), 2, 2),  # lines
+    ],
+)
+def test_links_that_work_at_once(
+    mesh: dict[str, int], name: str, axes: tuple[str, ...], gathers: int, reduces: int
+) -> None:
+    network, link = Network(mesh, name), device(name).link_bytes_per_s
+    n = math.prod(mesh[axis] for axis in axes)
+    for kind in ("all-gather", "reduce-scatter"):
+        found = network.curve(kind, axes).s_per_byte
+        assert found == pytest.approx((n - 1) / n / (gathers * link), rel=0.15 if n == 16 else 2e-3)
+    found = network.curve("all-reduce", axes).s_per_byte
+    assert found == pytest.approx(2 * (n - 1) / n / (reduces * link), rel=0.15 if n == 16 else 2e-3)
+
+
 # Bytes are the local shard s; V = s n is the whole array.
 @pytest.mark.parametrize(
     "mesh, name, axes, s_per_byte",
     [
         ({"x": 16, "y": 16}, "tpu-v5e", ("x",), 16 / 4 / 9e10),  # V / (4 W), the book's quarter
         ({"x": 8, "y": 16}, "tpu-v5e", ("x",), 8 / 4 / 4.5e10),  # the middle link of a line
-        ({"x": 2, "y": 16}, "tpu-v5e", ("x",), 1 / 2 / 4.5e10),  # half of the shard over one link
+        ({"x": 2, "y": 4}, "tpu-v5e", ("x",), 1 / 2 / 4.5e10),  # half of the shard over one link
         ({"x": 16, "y": 16}, "tpu-v5e", ("x", "y"), 16 / 4 / 9e10),  # dims work together
         ({"x": 8}, "h100", ("x",), 7 / 8 / 4.5e11),  # V (n - 1) / n^2 / W
         # book: V (M - 1) / M^2 / W_node for M = 2 nodes of 8, V = 16 s
@@ -205,7 +239,7 @@ def test_book_gather_on_v5e_reaches_its_peak_early() -> None:
 
 def test_book_questions_v4() -> None:
     """Book, Sharding, questions 2 and 3: v4 4 x 4 x 4, B = 1024, D = 4096, bf16."""
-    network = Network({"x": 4, "y": 4, "z": 4}, "v4")
+    network = Network({"x": 4, "y": 4, "z": 4}, book("v4"))
     array = 2 * 1024 * 4096
     one_axis = network.curve("all-gather", ("x",))
     assert array / 4 * one_axis.s_per_byte == pytest.approx(23e-6 * 3 / 4, rel=0.05)
@@ -214,7 +248,7 @@ def test_book_questions_v4() -> None:
     assert network.seconds("all-gather", ("x",), 256) == pytest.approx(2e-6, rel=0.01)  # two hops
 
 
-V5P = Network({"x": 16, "y": 16, "z": 16}, "tpu-v5p")
+V5P = Network({"x": 16, "y": 16, "z": 16}, book("tpu-v5p"))
 AXES = [("x",), ("x", "y"), ("x", "y", "z")]
 C = device("tpu-v5p").matrix_flops_per_s("bf16")
 
@@ -309,7 +343,7 @@ def test_dcn_is_slower_and_shared_by_the_slice() -> None:
         (
             {"data": 512, "model": 16}, "tpu-v5p",
             ["ring of 16 x ring of 16 + 2 DCN", "ring of 16"],
-            "data", max(255 / 256 / (4 * 9e10), 1 / 2 / (256 * 6.25e9)),
+            "data", max(255 / 256 / (2 * 9e10), 1 / 2 / (256 * 6.25e9)),
             "8,192 devices are 2 slices of 4,096 (tpu-v5p): axis `data` crosses",
         ),
         # 2,048 cores are the 1,024 chips of one pod
@@ -324,13 +358,14 @@ def test_more_devices_than_a_slice_has_are_several_slices(
     network = Network(mesh, name)
     assert [row.link for row in network.describe()] == links
     assert network.curve("all-gather", (axis,)).s_per_byte == pytest.approx(s_per_byte)
-    assert network.curve("all-reduce", (axis,)).s_per_byte == pytest.approx(2 * s_per_byte)
+    reduced = network.curve("all-reduce", (axis,)).s_per_byte
+    assert s_per_byte * (1 - 1e-9) <= reduced <= 2 * s_per_byte * (1 + 1e-9)
     assert network.notes() == ([f"{note} the data-centre network"] if note else [])
 
 
 def test_dcn_is_respected_and_what_still_has_no_room_is_cut() -> None:
     told = Network(Mesh({"pod": 2, "data": 16, "model": 16}, dcn=("data",)), "tpu-v5e")
-    assert [row.link for row in told.describe()] == ["line of 2", "16 DCN", "ring of 16"]
+    assert [row.link for row in told.describe()] == ["line of 2", "16 DCN", "line of 4 x line of 4"]
     assert told.notes() == []
     more = Network(Mesh({"pod": 2, "data": 32, "model": 16}, dcn=("pod",)), "tpu-v5e")
     assert [row.link for row in more.describe()] == ["2 DCN", "ring of 16 + 2 DCN", "ring of 16"]
@@ -340,9 +375,11 @@ def test_dcn_is_respected_and_what_still_has_no_room_is_cut() -> None:
 
 
 def test_a_slice_that_exists_nowhere_is_said() -> None:
-    assert Network({"data": 32, "model": 8}, "tpu-v5e").notes() == [
+    told = Mesh({"data": 32, "model": 8}, torus=([("data", 32)], [("model", 8)]))
+    assert Network(told, "tpu-v5e").notes() == [
         "no slice of tpu-v5e is 32x8, the largest is 16x16: priced as if one were"
     ]
+    assert Network({"data": 32, "model": 8}, "tpu-v5e").notes() == []  # on 16 x 16
     assert Network({"data": 256}, "tpu-v5e").notes() == []
     assert Network({"data": 4096}, "h100").notes() == []
 
@@ -387,11 +424,12 @@ def test_errors(kind: str, axes: tuple[str, ...], text: str) -> None:
     assert str(error.value).startswith(text)
 
 
+TORI = [name for name, known in devices().items() if known.topology == "torus"]
 NETWORKS = st.builds(
     lambda name, sizes, dcn: Network(
         Mesh(tuple(zip("abcd", sizes, strict=False)), dcn=("a",) if dcn else ()), name
     ),
-    st.sampled_from(sorted(devices())),
+    st.sampled_from([*sorted(devices()), *map(book, TORI)]),
     st.lists(st.sampled_from([1, 2, 3, 4, 8, 16]), min_size=1, max_size=4),
     st.booleans(),
 )
@@ -424,7 +462,9 @@ def test_all_reduce_is_two_halves_or_one_shot(network: Network, bytes: float) ->
         got = network.seconds("all-reduce", axes, bytes)
         if network.device.topology == "torus":
             one_call = max(parts - network.device.latency_s, 0.0)
-            assert got == pytest.approx(min(one_call, at_once))
+            assert got <= min(one_call, at_once) * (1 + 1e-9)
+            if network.device.gather_links == 0:
+                assert got == pytest.approx(min(one_call, at_once))
         else:  # one call instead of two, over a tree, and a switch may add up
             assert got <= parts * (1 + 1e-9)
             slope = network.curve("all-reduce", axes).s_per_byte * network.device.all_reduce_gain

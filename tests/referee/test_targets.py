@@ -22,6 +22,7 @@ from jax.sharding import PartitionSpec as P
 
 from shardwright._jax.compiling import Portable
 from shardwright.errors import ShardwrightError
+from shardwright.mesh import Mesh
 from shardwright.referee import process
 from shardwright.referee.compiled import involuntary_remats, totals
 from shardwright.referee.host_child import compile_in_child
@@ -160,7 +161,7 @@ def test_a_missing_extra_is_named(
         importlib.util, "find_spec", lambda name: None if name in modules else found(name)
     )
     with pytest.raises(ShardwrightError) as error:
-        devices_of(parse_target(text), (8,))
+        devices_of(parse_target(text), Mesh({"x": 8}))
     assert error.value.facts["try"] == f"pip install shardwright{extra}"
 
 

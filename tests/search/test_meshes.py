@@ -26,7 +26,7 @@ def test_a_device_count_searches_every_shape() -> None:
     shapes = candidate_meshes(8, on)
     assert [str(m) for m in shapes] == [str(m) for m in factorisations(8)]
     cost_model = functools.partial(constrained_model, analysis, device=on)
-    model, found, table = search_meshes(shapes, cost_model, seconds=0.2)
+    model, found, table = search_meshes(shapes, cost_model, on, seconds=0.2)
     assert [row.mesh for row in table] == shapes
     assert model.mesh in shapes
     for row in table:

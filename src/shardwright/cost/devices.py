@@ -95,6 +95,7 @@ class Device:
     topology: str = "switch"  # or "torus"
     link_bytes_per_s: float  # torus: of one link; switch: of one device into its node's switch
     torus: tuple[int, ...] = ()  # largest slice; its length is the number of dims
+    gather_links: int = 0  # torus: that a gather or scatter over several dims uses; 0: all
     cores_per_chip: int = 1  # devices of a torus that are the cores of one chip ...
     core_bytes_per_s: float = 0.0  # ... what one sends to the other; they share the chip's links
     wrap_multiple: int = 1  # a torus axis wraps around when it is a multiple of this ...

@@ -20,7 +20,9 @@ The levels work at the same time on different pieces, hence max. This is the tre
 JAX scaling book (chapter GPUs, "Cross-node collectives"); with one level it is V (n - 1) / n / W
 (chapter Sharding). On a torus w_0 is the sum over the dims in use of one link, or two where the dim
 wraps around (same chapter: bidirectional bandwidth times number of axes). The book's all-to-all,
-a quarter of an all-gather, is the bisection of large rings; small ones are exact here.
+a quarter of an all-gather, is the bisection of large rings; small ones are exact here. All dims
+work at once in an all-reduce only: the TPU compiler gathers and scatters over several dims along
+one ring through all of them, two links of a device (`gather_links`), or as an all-reduce.
 
     seconds = latency + x b (1 + sqrt(h / x))
 
@@ -45,7 +47,7 @@ import numpy as np
 
 from shardwright.cost.devices import Device
 from shardwright.cost.devices import device as find_device
-from shardwright.cost.torus import Ring, cores_on, devices_in_slice, is_inside, place, rings
+from shardwright.cost.torus import Dim, Ring, cores_on, devices_in_slice, is_inside, place, rings
 from shardwright.errors import ShardwrightError
 from shardwright.mesh import Mesh
 
@@ -80,6 +82,7 @@ class Level(NamedTuple):
     steps: float  # of an all-gather or reduce-scatter over this level alone
     half_bytes: float
     rings: tuple[Ring, ...] = ()  # of a torus
+    gathers_per_s: float = 0.0  # of a torus: w_i of a gather or scatter
     reduces: float = 1.0  # how much faster an all-reduce is than its two halves
 
 
@@ -113,7 +116,9 @@ class Network:
         chips = [(name, size // self._cores.get(name, 1)) for name, size in inner]
         # Axes and their chips in one slice; more than a slice has are several slices.
         self._inner = devices_in_slice(chips, self.device) if torus else inner
-        self._dims = place(self._inner, self.device, self.mesh.wrap) if torus else []
+        self._dims = (
+            place(self._inner, self.device, self.mesh.wrap, self.mesh.torus) if torus else []
+        )
         inside = {name: size * self._cores.get(name, 1) for name, size in self._inner}
         self._slices = {  # axis -> slices that it crosses
             name: size // inside.get(name, 1) for name, size in self.mesh.axes if name not in given
@@ -158,8 +163,11 @@ class Network:
             used = tuple(rings(self._dims, inner, hw))
             rate, hops = sum(ring.bytes_per_s for ring in used), sum(ring.hops for ring in used)
             members = math.prod(ring.size for ring in used)
-            half = hw.half_bandwidth_bytes
-            found.append(Level("torus", members, rate, hw.hop_latency_s, hops, half, used))
+            half, most = hw.half_bandwidth_bytes, hw.gather_links * hw.link_bytes_per_s or rate
+            gathers = min(rate, most) if len(used) > 1 else rate
+            found.append(Level(
+                "torus", members, rate, hw.hop_latency_s, hops, half, used, gathers_per_s=gathers
+            ))  # fmt: skip
         elif inner:
             found += self._switch_levels(inner)
         for name in axes:
@@ -174,6 +182,12 @@ class Network:
             half = hw.half_bandwidth_bytes
             found.append(Level("dcn", slices, rate, hw.dcn_latency_s, slices - 1, half))
         return found
+
+    @property
+    def on_torus(self) -> tuple[tuple[str, int], ...]:
+        """The axes inside a slice of a torus, and their chips; () where there is no torus."""
+        torus = self.device.topology == "torus"
+        return tuple((name, size) for name, size in self._inner if torus and size > 1)
 
     def describe(self) -> list[LinkRow]:
         """One row per mesh axis for a report."""
@@ -199,6 +213,9 @@ class Network:
                 f"{slices * inside:,} devices are {slices:,} slices of {inside:,} ({hw.name}): "
                 f"{_crossing(cut)} the data-centre network"
             )
+        on_it = [name for dim in self._dims for name, _ in dim.axes]
+        if self.mesh.torus and len(on_it) > min(len(self._dims), len(set(on_it))):
+            found.append(_laid(self._dims))
         if hw.topology == "torus" and not is_inside(self._dims, hw):
             shape = "x".join(str(dim.size) for dim in self._dims)
             found.append(
@@ -267,8 +284,10 @@ def _curve(kind: str, levels: Sequence[Level], call_s: float) -> Curve:
         elif kind == "collective-permute":
             slope = 1 / (below * (_one_link(level) if level.rings else rate))
         else:
-            slope = (level.members - 1) / level.members / (below * rate)
-            slope *= 2 / level.reduces if kind == "all-reduce" else 1
+            reduced = 2 / level.reduces / rate
+            moved = min(1 / (level.gathers_per_s or rate), reduced)  # a gather may be a sum
+            slope = (level.members - 1) / level.members / below
+            slope *= reduced if kind == "all-reduce" else moved
         slopes.append(slope)
         below *= level.members
     slope = max(slopes)
@@ -319,6 +338,18 @@ def _crossing(axes: Sequence[str]) -> str:
     """axis `data` crosses; axes `pod` and `data` cross"""
     names = " and ".join(f"`{name}`" for name in axes)
     return f"axis {names} crosses" if len(axes) == 1 else f"axes {names} cross"
+
+
+def _laid(dims: Sequence[Dim]) -> str:
+    """on a slice of 4x4 `data` lies along 2 of 4, `model` lies along 2 of 4 (nearest) and 4"""
+    parts: dict[str, list[str]] = {}
+    for dim in dims:
+        for name, part in dim.axes:
+            of = f" of {dim.size}" if part < dim.size else ""
+            near = " (nearest)" if of and name == dim.axes[-1][0] else ""
+            parts.setdefault(name, []).append(f"{part}{of}{near}")
+    said = ", ".join(f"`{name}` lies along {' and '.join(along)}" for name, along in parts.items())
+    return f"on a slice of {'x'.join(str(dim.size) for dim in dims)} {said}"
 
 
 def _describe(level: Level) -> str:

@@ -1,12 +1,12 @@
 """Where mesh axes lie on a torus: which physical dims, with or without wraparound.
 
 A mesh says nothing about the physical slice under it, so the most compact one is assumed, as the
-cloud hands them out (16 chips of a 2-D torus are 4 x 4, 16 of a 3-D torus 2 x 2 x 4):
-- fewer axes than dims: an axis takes several dims; between equals the last axis is served first,
-  as `jax.experimental.mesh_utils.create_device_mesh` does;
-- more axes than dims: neighbouring axes share a dim, the last of them its nearest neighbours.
-An axis that would need half of one dim and half of another (2 x 8 on a 4 x 4 slice) is treated as
-if the slice had its shape. `Mesh(wrap=..., links=...)` overrides what is wrong for a given slice.
+cloud hands them out (16 chips of a 2-D torus are 4 x 4, 16 of a 3-D torus 2 x 2 x 4). Of the ways
+to lay the axes on it those with the fewest parts are considered: an axis takes whole dims where it
+can, else axes share a dim, else an axis takes a part of one (2 x 8 on a 4 x 4 slice: the 8 are a
+dim of 4 and half of the other). The first way is that of `jax.experimental.mesh_utils` where it has
+one: the last axis takes most dims, and of axes that share a dim it has the nearest neighbours.
+`Mesh(torus=..., wrap=..., links=...)` overrides what is wrong for a given slice.
 
 More devices than any slice has are several slices, and the major axes cross between them, as in
 `jax.experimental.mesh_utils.create_hybrid_device_mesh`: an axis is (slices x its devices in one).
@@ -20,7 +20,11 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from shardwright.coordinates import Torus
 from shardwright.cost.devices import Device
+
+MOST_WAYS = 200  # to lay axes on a slice; axes of many factors have more that are alike
+Parts = tuple[int, ...]  # [dims]
 
 
 class Ring(NamedTuple):
@@ -44,11 +48,15 @@ class Dim(NamedTuple):
         return math.prod(size for _, size in self.axes)
 
 
-def place(axes: Sequence[tuple[str, int]], device: Device, wrap: Mapping[str, bool]) -> list[Dim]:
-    """The dims under the axes of one slice; `wrap` overrides the rule for some axes."""
+def place(
+    axes: Sequence[tuple[str, int]], device: Device, wrap: Mapping[str, bool], told: Torus = ()
+) -> list[Dim]:
+    """The dims under the axes of one slice, as `told` or else the first of `placements`.
+
+    `wrap` overrides the rule for some axes.
+    """
     axes = [(name, size) for name, size in axes if size > 1]
     chips = math.prod(size for _, size in axes)
-    candidates = _split(axes, device) if len(axes) <= len(device.torus) else _share(axes, device)
 
     def dim(on_it: tuple[tuple[str, int], ...]) -> Dim:
         size = math.prod(part for _, part in on_it)
@@ -56,7 +64,7 @@ def place(axes: Sequence[tuple[str, int]], device: Device, wrap: Mapping[str, bo
         told = [wrap[name] for name, _ in on_it if name in wrap]
         return Dim(on_it, size > 2 and told[0] if told else rule)
 
-    return [dim(on_it) for on_it in min(candidates, key=lambda found: _compactness(found, device))]
+    return [dim(on_it) for on_it in told or placements(tuple(axes), device)[0]]
 
 
 def rings(dims: Sequence[Dim], axes: Sequence[str], device: Device) -> list[Ring]:
@@ -137,29 +145,96 @@ def is_inside(dims: Sequence[Dim], device: Device) -> bool:
     return not _is_outside([dim.size for dim in dims], device)
 
 
-_Placement = tuple[tuple[tuple[str, int], ...], ...]
+@functools.cache
+def placements(axes: tuple[tuple[str, int], ...], device: Device) -> tuple[Torus, ...]:
+    """The ways to lay axes on the most compact slice with the fewest parts, JAX's first."""
+    axes = tuple((name, size) for name, size in axes if size > 1)
+    names, sizes = [name for name, _ in axes], [size for _, size in axes]
+    slice_ = slice_shape(math.prod(sizes), device)
+
+    def as_jax(torus: Torus) -> tuple[object, ...]:
+        """Most dims for the last axis, squares before oblongs, neighbours on one dim."""
+        parts = [[part for dim in torus for on_it, part in dim if on_it == name] for name in names]
+        return (
+            [(-len(of), max(of)) for of in reversed(parts)],
+            sorted(map(len, torus), reverse=True),
+            [[(names.index(name), part) for name, part in dim] for dim in torus],
+        )
+
+    ways = {_laid(axes, parts, slice_) for parts in _fewest_parts(sizes, slice_)}
+    in_order = sorted(ways, key=as_jax)
+    others = [  # axes that share a dim, not in the order of the mesh
+        order for torus in in_order
+        for order in itertools.islice(
+            itertools.product(*[itertools.permutations(dim) for dim in torus]), 1, MOST_WAYS
+        )
+    ]  # fmt: skip
+    return (*in_order, *others)
 
 
-def _split(axes: Sequence[tuple[str, int]], device: Device) -> Iterator[_Placement]:
-    """Placements that give each axis one or more dims of its own; the last axis gets most first."""
-    spare = len(device.torus) - len(axes)
-    for extra in itertools.product(*[range(spare, -1, -1) for _ in axes]):
-        counts = extra[::-1]
-        if sum(extra) > spare:
-            continue
-        choices = [
-            [[((name, part),) for part in parts] for parts in _factors(size, 1 + count)]
-            for (name, size), count in zip(axes, counts, strict=True)
-        ]
-        for chosen in itertools.product(*choices):
-            yield tuple(dim for dims in chosen for dim in dims)
+@functools.cache
+def slice_shape(count: int, device: Device) -> tuple[int, ...]:
+    """The dims, ascending, of the most compact slice of so many chips; 1s are left out.
+
+    >>> slice_shape(32, find_device("tpu-v5e"))
+    (4, 8)
+    """
+
+    def compactness(sizes: tuple[int, ...]) -> tuple[object, ...]:
+        return (_is_outside(sizes, device), sizes[::-1])
+
+    if count == 1:
+        return ()
+    lengths = range(1, len(device.torus) + 1)
+    return min((s for n in lengths for s in _factors(count, n)), key=compactness)
 
 
-def _share(axes: Sequence[tuple[str, int]], device: Device) -> Iterator[_Placement]:
-    """Placements that put neighbouring axes on one dim."""
-    for cuts in itertools.combinations(range(1, len(axes)), len(device.torus) - 1):
-        borders = (0, *cuts, len(axes))
-        yield tuple(tuple(axes[a:b]) for a, b in itertools.pairwise(borders))
+def _fewest_parts(sizes: Sequence[int], slice_: tuple[int, ...]) -> list[tuple[Parts, ...]]:
+    """[ways][axes][dims] the part of each dim that an axis takes, with the fewest above 1."""
+    ways = [  # [axes] every way to take parts of the dims, those of fewer parts first
+        sorted(_divisions(size, slice_), key=lambda parts: sum(part > 1 for part in parts))
+        for size in sizes
+    ]
+
+    def fill(axis: int, free: Parts, left: int) -> Iterator[tuple[Parts, ...]]:
+        if axis == len(sizes):
+            yield ()
+            return
+        for parts in ways[axis]:
+            more = left - sum(part > 1 for part in parts)
+            if more >= len(sizes) - axis - 1 and all(
+                room % part == 0 for room, part in zip(free, parts, strict=True)
+            ):
+                rest = tuple(room // part for room, part in zip(free, parts, strict=True))
+                yield from ((parts, *others) for others in fill(axis + 1, rest, more))
+
+    return next(
+        found for count in itertools.count(len(sizes))
+        if (found := list(itertools.islice(fill(0, slice_, count), MOST_WAYS)))
+    )  # fmt: skip
+
+
+def _divisions(size: int, slice_: tuple[int, ...]) -> Iterator[Parts]:
+    """Tuples of a divisor of each dim, with the product `size`."""
+    if not slice_:
+        if size == 1:
+            yield ()
+        return
+    for part in range(1, slice_[0] + 1):
+        if slice_[0] % part == 0 and size % part == 0:
+            yield from ((part, *rest) for rest in _divisions(size // part, slice_[1:]))
+
+
+def _laid(
+    axes: Sequence[tuple[str, int]], parts: Sequence[Parts], slice_: tuple[int, ...]
+) -> Torus:
+    """The axes on each dim, in their order; dims stand by the first axis on them."""
+    dims = [
+        tuple((name, part[d]) for (name, _), part in zip(axes, parts, strict=True) if part[d] > 1)
+        for d in range(len(slice_))
+    ]
+    names = [name for name, _ in axes]
+    return tuple(sorted(dims, key=lambda dim: [(names.index(name), part) for name, part in dim]))
 
 
 def _factors(size: int, length: int, least: int = 2) -> Iterator[tuple[int, ...]]:
@@ -172,13 +247,6 @@ def _factors(size: int, length: int, least: int = 2) -> Iterator[tuple[int, ...]
         if size % first == 0:
             for rest in _factors(size // first, length - 1, first):
                 yield (first, *rest)
-
-
-def _compactness(placement: _Placement, device: Device) -> tuple[object, ...]:
-    """A key that is smallest for dims that fit the largest slice and are nearly equal."""
-    sizes = sorted((math.prod(part for _, part in dim) for dim in placement), reverse=True)
-    sizes += [1] * (len(device.torus) - len(sizes))
-    return (_is_outside(sizes, device), sizes)
 
 
 def _is_outside(sizes: Sequence[int], device: Device) -> bool:

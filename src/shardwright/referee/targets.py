@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import prod
 from typing import Any
 
 import jax
 
 from shardwright._jax import compiling
 from shardwright.errors import ShardwrightError
+from shardwright.mesh import Mesh
 from shardwright.referee.child import compiled
 from shardwright.referee.compiled import (
     CompiledCollective,
@@ -64,16 +64,20 @@ class OutOfMemory(ShardwrightError):
 
 
 def compile_for(
-    target: Target, build: Build, args: tuple[Any, ...], *, mesh: Mapping[str, int],
+    target: Target, build: Build, args: tuple[Any, ...], *, mesh: Mapping[str, int] | Mesh,
     timeout: float | None = None,
 ) -> Compiled:  # fmt: skip
     """What the target's compiler makes of `build(mesh)` for these argument shapes.
 
-    `timeout`: seconds until a compiler in a child process is ended, an hour by default.
+    A Mesh may say where its axes lie on a torus. `timeout`: seconds until a compiler in a child
+    process is ended, an hour by default.
     """
+    mesh = Mesh.of(mesh)
     if _needs_host_child(target, mesh, timeout):
         count = _host_count(target, mesh)
-        return _compiled(target, mesh, *compile_in_child(build, args, mesh, count, timeout=timeout))
+        return _compiled(
+            target, mesh, *compile_in_child(build, args, mesh.shape, count, timeout=timeout)
+        )
     jitted = build(_jax_mesh(target, mesh))
     with captured_stderr() as err:
         lowered = jitted.lower(*without_devices(args))
@@ -84,7 +88,7 @@ def compile_for(
 
 
 def run_for(
-    target: Target, build: Build, args: tuple[Any, ...], *, mesh: Mapping[str, int]
+    target: Target, build: Build, args: tuple[Any, ...], *, mesh: Mapping[str, int] | Mesh
 ) -> tuple[Any, Compiled]:
     """(results as host arrays, Compiled) of running `build(mesh)` on these host arrays."""
     (results,), compiled = run_each(target, build, [args], mesh=mesh)
@@ -96,17 +100,20 @@ def run_each(
     build: Build,
     runs: Sequence[tuple[Any, ...]],
     *,
-    mesh: Mapping[str, int],
+    mesh: Mapping[str, int] | Mesh,
     timeout: float | None = None,
 ) -> tuple[list[Any], Compiled]:
     """(results of each run, Compiled): compiled once, run on these host arrays of equal types."""
+    mesh = Mesh.of(mesh)
     if not target.can_run:
         raise ShardwrightError(
             f"{target} can compile but not run without the hardware", try_="run=False"
         )
     if _needs_host_child(target, mesh, timeout):
         count = _host_count(target, mesh)
-        reply, printed = compile_in_child(build, runs[0], mesh, count, runs=runs, timeout=timeout)
+        reply, printed = compile_in_child(
+            build, runs[0], mesh.shape, count, runs=runs, timeout=timeout
+        )
         return reply.outputs, _compiled(target, mesh, reply, printed)
     jitted = build(_jax_mesh(target, mesh))
     made = _compiled(target, mesh, *_compile_here(jitted.lower(*runs[0])))
@@ -140,13 +147,13 @@ def _compile_without_devices(
     return reply, printed
 
 
-def _compiled(target: Target, mesh: Mapping[str, int], reply: Reply, printed: str) -> Compiled:
+def _compiled(target: Target, mesh: Mesh, reply: Reply, printed: str) -> Compiled:
     """What was compiled; a compiler's failure as a ShardwrightError."""
     if reply.memory is None:
         raise _failure(target, reply)
     return Compiled(
         target=target,
-        mesh=dict(mesh),
+        mesh=mesh.shape,
         hlo=reply.hlo,
         memory=reply.memory,
         stderr=printed,
@@ -169,30 +176,29 @@ def _failure(target: Target, reply: Reply) -> ShardwrightError:
     return ShardwrightError(f"the compiler for {target} failed", said="\n".join(lines[:4]))
 
 
-def _jax_mesh(target: Target, mesh: Mapping[str, int]) -> jax.sharding.Mesh:
-    return jax.sharding.Mesh(devices_of(target, tuple(mesh.values())), tuple(mesh))
+def _jax_mesh(target: Target, mesh: Mesh) -> jax.sharding.Mesh:
+    return jax.sharding.Mesh(devices_of(target, mesh), mesh.names)
 
 
-def _needs_host_child(target: Target, mesh: Mapping[str, int], timeout: float | None) -> bool:
+def _needs_host_child(target: Target, mesh: Mesh, timeout: float | None) -> bool:
     """Whether host devices of another process are needed: this one has too few, or no limit."""
     if target.platform == "current" and timeout is not None:
         raise ShardwrightError(
             "what is compiled for the current devices is compiled in this process, which cannot be"
             " ended",
-            try_=f"target cpu:{prod(mesh.values())}, whose compiler runs in a child process",
+            try_=f"target cpu:{mesh.size}, whose compiler runs in a child process",
         )
     if target.platform != "cpu":
         return False
     return timeout is not None or len(jax.devices("cpu")) < _host_count(target, mesh)
 
 
-def _host_count(target: Target, mesh: Mapping[str, int]) -> int:
+def _host_count(target: Target, mesh: Mesh) -> int:
     """The devices of a cpu target, checked against the mesh."""
-    (count,), needed = target.shape, prod(mesh.values())
+    (count,), needed = target.shape, mesh.size
     if needed > count:
         raise ShardwrightError(
-            f"a {'x'.join(map(str, mesh.values()))} mesh needs {needed} devices, "
-            f"{target} has {count}",
+            f"a {'x'.join(map(str, mesh.sizes))} mesh needs {needed} devices, {target} has {count}",
             try_=f"target cpu:{needed}",
         )
     return count

@@ -13,13 +13,14 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import jax
 import numpy as np
 
 from shardwright.errors import ShardwrightError
+from shardwright.lowering.device_order import device_order
+from shardwright.mesh import Mesh
 from shardwright.referee.compiled import captured_stderr
 from shardwright.referee.gpu_targets import GPUS, target_config
 
@@ -82,10 +83,10 @@ def parse_target(text: str | None) -> Target:
     )
 
 
-def devices_of(target: Target, mesh_shape: tuple[int, ...]) -> np.ndarray:
+def devices_of(target: Target, mesh: Mesh) -> np.ndarray:
     """The target's devices as an array of the mesh's shape, for `jax.sharding.Mesh`."""
-    devices = all_devices(target)
-    needed = prod(mesh_shape)
+    devices, mesh_shape = all_devices(target), mesh.sizes
+    needed = mesh.size
     if needed > len(devices):
         where = "this process" if target.platform == "current" else str(target)
         raise ShardwrightError(
@@ -96,7 +97,7 @@ def devices_of(target: Target, mesh_shape: tuple[int, ...]) -> np.ndarray:
             else f"a mesh of {len(devices)} devices or a larger target",
         )
     if target.platform == "tpu" and needed == len(devices):
-        return _torus_order(devices, mesh_shape)
+        return device_order(mesh, devices)
     array = np.empty(needed, dtype=object)
     array[:] = devices[:needed]
     return array.reshape(mesh_shape)
@@ -148,12 +149,3 @@ def _topology(target: Target, name: str, options: Mapping[str, str]) -> list[Any
             f"no topology {target}", said=str(error).splitlines()[0] if str(error) else None
         ) from error
     return list(described.devices)
-
-
-def _torus_order(devices: list[Any], mesh_shape: tuple[int, ...]) -> np.ndarray:
-    """TPU devices in the order jax.make_mesh gives: mesh axes along the axes of the torus."""
-    from jax.experimental import mesh_utils
-
-    return mesh_utils.create_device_mesh(
-        mesh_shape, devices=devices, allow_split_physical_axes=True
-    )

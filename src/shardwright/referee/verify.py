@@ -123,7 +123,7 @@ def _run(
     wanted = [[to_host(x) for x in unsharded(*draw.inputs)] for draw in drawn]
     results, compiled = run_each(
         target, _builder(plan), [tuple(fresh(draw.inputs)) for draw in drawn],
-        mesh=plan.mesh.shape, timeout=timeout,
+        mesh=plan.mesh, timeout=timeout,
     )  # fmt: skip
     relative = relative_tolerance([v.dtype for v in bound.program.values])
     promise = next((use.promised for use in uses if use.promised), "")
@@ -173,7 +173,7 @@ def compile_plan(
     """What the target's compiler makes of the planned function."""
     leaves = _input_types(plan._require("verify()"))
     return compile_for(
-        parse_target(target), _builder(plan), tuple(leaves), mesh=plan.mesh.shape, timeout=timeout
+        parse_target(target), _builder(plan), tuple(leaves), mesh=plan.mesh, timeout=timeout
     )
 
 
