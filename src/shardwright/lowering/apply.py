@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 from shardwright import _jax
