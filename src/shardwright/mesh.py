@@ -251,7 +251,7 @@ def _check_torus(mesh: Mesh) -> None:
         if name not in mesh.names or part < 1 or mesh.shape[name] % part:
             raise ShardwrightError(
                 f"torus has {part} of {name!r}", mesh=mesh,
-                try_=f"parts of {" or ".join(map(repr, mesh.names))} that divide it",
+                try_=f"parts of {' or '.join(map(repr, mesh.names))} that divide it",
             )  # fmt: skip
 
 
