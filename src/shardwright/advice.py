@@ -13,8 +13,7 @@ from shardwright.compare import count, make_rows, plan_jobs
 from shardwright.cost.residuals import Residual, find_residuals
 from shardwright.options import Options, asked_again, read_options
 from shardwright.plan import Plan
-from shardwright.record.advice import AdviceRecord
-from shardwright.record.comparison import Row
+from shardwright.record.comparison import AdviceRecord, Row
 from shardwright.record.plain import encode
 from shardwright.search.objective import Progress
 from shardwright.search.roles import find_roles
