@@ -144,11 +144,11 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class UserPin:
-    """A sharding in the user's code."""
+    """A sharding in the user's code, or of an argument."""
 
     value: int
     sharding: Any
-    by: str  # "with_sharding_constraint", "reshard", "out_sharding" or "shard_map"
+    by: str  # "with_sharding_constraint", "reshard", "out_sharding", "shard_map"; pins.ARGUMENT
 
 
 @dataclass(slots=True, weakref_slot=True)

@@ -48,9 +48,7 @@ class Timing(NamedTuple):
     seconds: float
 
 
-def measured_device(
-    mesh: Any, like: Device, *, name: str = "calibrated", sizes: Sequence[int] = SIZES
-) -> Device:
+def measured_device(mesh: Any, like: Device, *, name: str = "calibrated") -> Device:
     """`like` with the rates and latencies that were measured on the current devices.
 
     >>> measured_device({"data": 8}, device("cpu")).source
@@ -59,11 +57,11 @@ def measured_device(
     own = Mesh.of(mesh)
     here = jax_mesh(own, mesh if isinstance(mesh, jax.sharding.Mesh) else None)
     found = replace(
-        like, name=name, aliases=(), **_local(here, like), hides=measure_hidden(here, sizes[-1]),
+        like, name=name, aliases=(), **_local(here, like), hides=measure_hidden(here, SIZES[-1]),
         source=f"measured on {own.size} x {here.devices.flat[0].device_kind} ({own}), "
         f"else as {like.name}",
     )  # fmt: skip
-    return replace(found, **fit_links(own, found, measure_links(here, sizes)))
+    return replace(found, **fit_links(own, found, measure_links(here)))
 
 
 def measure_links(mesh: Any, sizes: Sequence[int] = SIZES) -> list[Timing]:
