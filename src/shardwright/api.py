@@ -169,8 +169,9 @@ def plan_once(
             with suppress(ShardwrightError):  # a file that somebody has changed is planned anew
                 return Plan(known, cached=True).bind_program(fn, program)
     plan = plan_program(fn, analyze_program(program, options.labels), meshes, options)
-    note = plan_cache.keep(key, plan.record) if key is not None else None
-    return plan if note is None else plan.with_note(note)
+    if key is not None:
+        plan.record = plan_cache.keep(key, plan.record)
+    return plan
 
 
 def plan_program(

@@ -156,7 +156,9 @@ def plan_cases(
     told = watch.stage("search", hopeful)
     searched = run_all([functools.partial(search_case, cases[i]) for i in hopeful], processes, told)
     for i, one in zip(hopeful, searched, strict=True):
-        found[i] = _kept(cases[i], one)
+        if one.record is not None and cache.wanted(cases[i].options):
+            one = one._replace(record=cache.keep(cases[i].key, one.record))
+        found[i] = one
     return [found[i] for i in like]
 
 
@@ -226,16 +228,6 @@ def search_case(case: Case) -> Outcome:
 
 def _planned(record: PlanRecord) -> Outcome:
     return Outcome(str(record.mesh), record.cost, record=record)
-
-
-def _kept(case: Case, found: Outcome) -> Outcome:
-    """Keeps the plan of a case for another time; a note in it when that cannot be done."""
-    if found.record is None or not cache.wanted(case.options):
-        return found
-    note = cache.keep(case.key, found.record)
-    if note is None:
-        return found
-    return found._replace(record=replace(found.record, notes=(*found.record.notes, note)))
 
 
 def make_rows(
