@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from shardwright import _jax
 from shardwright import cache as plan_cache
+from shardwright._jax import jobs
 from shardwright.analysis.analysis import Analysis, analyze_program, check_labels
 from shardwright.cost.devices import Device
 from shardwright.errors import ShardwrightError
@@ -118,7 +118,7 @@ def plan_call(
     fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], options: Options
 ) -> Plan:
     """The plan of a call; of several processes of a job one makes it, and all take that plan."""
-    together = _jax.job()
+    together = jobs.job()
     if together is None:
         return plan_once(fn, *_traced(fn, args, kwargs, options), options)
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from shardwright._jax import Job, job
+from shardwright._jax.jobs import Job, job
 from shardwright.errors import ShardwrightError
 from shardwright.record.plain import decode, encode
 from shardwright.record.types import PlanRecord
