@@ -9,16 +9,15 @@ from typing import Any
 import jax
 
 from shardwright.binding import Bound
-from shardwright.compare import count, make_rows, plan_jobs
+from shardwright.compare import count, make_rows, plan_cases
 from shardwright.cost.residuals import Residual, find_residuals
 from shardwright.options import Options, asked_again, read_options
 from shardwright.plan import Plan
-from shardwright.record.advice import AdviceRecord
-from shardwright.record.comparison import Row
+from shardwright.record.comparison import AdviceRecord, Row
 from shardwright.record.plain import encode
 from shardwright.search.objective import Progress
 from shardwright.search.roles import find_roles
-from shardwright.variants import Job, Variant, make_job
+from shardwright.variants import Case, Variant, make_case
 
 LINES = 8  # of residuals that are told
 NOW, BATCH, MESH, DEVICES = "this plan", "twice the batch", "another mesh", "twice the devices"
@@ -62,9 +61,9 @@ def advise(
 ) -> Advice:  # fmt: skip
     """The advice on a plan that is bound to its program."""
     record, model = plan.record, bound.model
-    jobs = _jobs(plan, bound, seconds)
-    per, items = count([_job_of(plan, bound), *jobs], None)
-    rows = make_rows(jobs, plan_jobs(jobs, None, processes, progress), items[1:])
+    cases = _cases(plan, bound, seconds)
+    per, items = count([_case_of(plan, bound), *cases], None)
+    rows = make_rows(cases, plan_cases(cases, None, processes, progress), items[1:])
     now = Row(
         variant=NOW, mesh=str(plan.mesh), devices=plan.mesh.size, device=plan.device.name,
         cost=plan.cost, limit_bytes=record.limit_bytes, items=items[0], searched=True,
@@ -96,14 +95,14 @@ def _call(bound: Bound, factor: int = 1) -> tuple[tuple[Any, ...], dict[str, Any
     return program.signature.call(leaves)
 
 
-def _job_of(plan: Plan, bound: Bound) -> Job:
-    """The plan itself as a job."""
+def _case_of(plan: Plan, bound: Bound) -> Case:
+    """The plan itself as a case."""
     args, kwargs = _call(bound)
     variant = Variant(NOW, bound.fn, args, kwargs)
-    return Job(variant, _options(plan), str(plan.mesh), (plan.mesh,), bound.model.analysis)
+    return Case(variant, _options(plan), str(plan.mesh), (plan.mesh,), bound.model.analysis)
 
 
-def _jobs(plan: Plan, bound: Bound, seconds: float) -> list[Job]:
+def _cases(plan: Plan, bound: Bound, seconds: float) -> list[Case]:
     """What could be done instead."""
     size, free, same = plan.mesh.size, dict.fromkeys(plan.mesh.names), _call(bound)
     asked: list[tuple[str, Any, dict[str, Any]]] = [(BATCH, _call(bound, factor=2), {})]
@@ -113,11 +112,11 @@ def _jobs(plan: Plan, bound: Bound, seconds: float) -> list[Job]:
             (MESH, same, {"mesh": other, "devices": size}),
             (DEVICES, same, {"mesh": free, "devices": 2 * size}),
         ]
-    jobs = []
+    cases = []
     for name, (args, kwargs), changes in asked:
         variant = Variant(name, bound.fn, args, kwargs)
         options = _options(plan, seconds=seconds, **changes)
         shown = f"{options.devices} devices" if changes else str(plan.mesh)
         program = bound.program if changes else None  # which is another one for another batch
-        jobs.append(make_job(variant, shown, options, program, {}))
-    return jobs
+        cases.append(make_case(variant, shown, options, program, {}))
+    return cases

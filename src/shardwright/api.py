@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from shardwright import _jax
 from shardwright import cache as plan_cache
+from shardwright._jax import jobs
 from shardwright.analysis.analysis import Analysis, analyze_program, check_labels
 from shardwright.cost.devices import Device
 from shardwright.cost.placing import placed
@@ -119,7 +119,7 @@ def plan_call(
     fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], options: Options
 ) -> Plan:
     """The plan of a call; of several processes of a job one makes it, and all take that plan."""
-    together = _jax.job()
+    together = jobs.job()
     if together is None:
         return plan_once(fn, *_traced(fn, args, kwargs, options), options)
 
@@ -171,8 +171,9 @@ def plan_once(
             with suppress(ShardwrightError):  # a file that somebody has changed is planned anew
                 return Plan(known, cached=True).bind_program(fn, program)
     plan = plan_program(fn, analyze_program(program, options.labels), meshes, options)
-    note = plan_cache.keep(key, plan.record) if key is not None else None
-    return plan if note is None else plan.with_note(note)
+    if key is not None:
+        plan.record = plan_cache.keep(key, plan.record)
+    return plan
 
 
 def plan_program(

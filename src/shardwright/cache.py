@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 from shardwright._version import __version__
@@ -105,23 +105,24 @@ def find(key: str) -> PlanRecord | None:
     return record
 
 
-def keep(key: str, record: PlanRecord) -> str | None:
-    """Writes a plan; a note when that cannot be done.
+def keep(key: str, record: PlanRecord) -> PlanRecord:
+    """Writes a plan, and gives it back: with a note when that cannot be done.
 
     A search that was ended early, by the user or the clock, is not kept.
     """
     place = folder()
     assert place is not None
     if record.search.interrupted or record.search.timed_out:
-        return None
+        return record
     try:
         place.mkdir(parents=True, exist_ok=True)
         write_record(record, place / f"{key}.json")
         _drop_oldest(place)
     except (OSError, ShardwrightError) as error:
         why = error.what if isinstance(error, ShardwrightError) else str(error)
-        return f"the plan is not cached: {why} (cache=False, or {FOLDER}=folder)"
-    return None
+        note = f"the plan is not cached: {why} (cache=False, or {FOLDER}=folder)"
+        return replace(record, notes=(*record.notes, note))
+    return record
 
 
 def _drop_oldest(place: Path) -> None:

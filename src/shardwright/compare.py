@@ -1,7 +1,7 @@
 """compare(): variants of a program, on meshes of devices, planned in one go.
 
-Every job gets a quick look first: the named strategies, and a bound that holds however the program
-is split. Jobs that cannot be best are left at that; the others are searched.
+Every case gets a quick look first: the named strategies, and a bound that holds however the program
+is split. Those that cannot be best are left at that; the others are searched.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from shardwright.search.items import Items, count_items
 from shardwright.search.objective import OVER_MEMORY_S, Progress
 from shardwright.search.requests import constrained_model
 from shardwright.search.screen import screen
-from shardwright.variants import Job, read_jobs, read_variants, reason
+from shardwright.variants import Case, read_cases, read_variants, reason
 
 Per = str | Callable[..., float] | None
 NOT_BEST = "a quick look found no plan that fits, and none could be the fastest"
@@ -99,16 +99,16 @@ def compare(
     """
     options = {f.name: given.pop(f.name) for f in fields(Options) if f.name in given}
     progress = options.get("progress") or cell_progress()
-    jobs = read_jobs(read_variants(variants, args, given, grid), mesh, device, options)
-    unit, items = count(jobs, per)
+    cases = read_cases(read_variants(variants, args, given, grid), mesh, device, options)
+    unit, items = count(cases, per)
     if options.get("share"):  # whose functions are traced while planning: no work for a child
         processes = 1
-    found = plan_jobs(jobs, items, processes, progress)
-    rows = make_rows(jobs, found, items)
+    found = plan_cases(cases, items, processes, progress)
+    rows = make_rows(cases, found, items)
     best = best_row(rows)
     plans = [Plan(one.record) if one.record is not None else None for one in found]
     if best is not None and (plan := plans[best]) is not None:
-        variant = jobs[best].variant
+        variant = cases[best].variant
         plan = Plan(replace(plan.record, variants=other_rows(rows, best)))
         plans[best] = plan.bind(variant.fn, *variant.args, **variant.kwargs)
     return Comparison(
@@ -118,8 +118,8 @@ def compare(
     )
 
 
-class Found(NamedTuple):
-    """What is known of one job."""
+class Outcome(NamedTuple):
+    """What is known of one case."""
 
     mesh: str = ""  # the best of its candidates
     cost: Cost | None = None
@@ -128,35 +128,37 @@ class Found(NamedTuple):
     why: str = ""
 
 
-def plan_jobs(
-    jobs: Sequence[Job], items: Sequence[float] | None, processes: int | None = None,
+def plan_cases(
+    cases: Sequence[Case], items: Sequence[float] | None, processes: int | None = None,
     progress: Callable[[Progress], None] | None = None,
-) -> list[Found]:  # fmt: skip
-    """What is found for each job; those that decide the same are planned once.
+) -> list[Outcome]:  # fmt: skip
+    """What is found for each case; those that decide the same are planned once.
 
     With the number of items that each processes, those are searched that may be the fastest.
     """
     watch = _Watch(progress, items)
     first: dict[str, int] = {}
-    like = [i if job.why else first.setdefault(job.same, i) for i, job in enumerate(jobs)]
-    found = {i: Found(why=job.why) for i, job in enumerate(jobs) if job.why}
+    like = [i if case.why else first.setdefault(case.same, i) for i, case in enumerate(cases)]
+    found = {i: Outcome(why=case.why) for i, case in enumerate(cases) if case.why}
     for i in first.values():
-        record = cache.find(jobs[i].key) if cache.wanted(jobs[i].options) else None
+        record = cache.find(cases[i].key) if cache.wanted(cases[i].options) else None
         if record is not None:
             found[i] = _planned(record)
     rest = [i for i in first.values() if i not in found]
     hopeful = rest
     if items is not None:
         told = watch.stage("quick look", rest)
-        looks = run_all([functools.partial(look, jobs[i]) for i in rest], processes, told)
+        looks = run_all([functools.partial(look, cases[i]) for i in rest], processes, told)
         found |= dict(zip(rest, looks, strict=True))
         reached_s = [one.cost.step_s / items[i] for i, one in found.items() if one.cost is not None]
         fastest_s = min(reached_s, default=math.inf)
         hopeful = [i for i in rest if found[i].bound_s / items[i] <= fastest_s]
     told = watch.stage("search", hopeful)
-    searched = run_all([functools.partial(search_job, jobs[i]) for i in hopeful], processes, told)
+    searched = run_all([functools.partial(search_case, cases[i]) for i in hopeful], processes, told)
     for i, one in zip(hopeful, searched, strict=True):
-        found[i] = _kept(jobs[i], one)
+        if one.record is not None and cache.wanted(cases[i].options):
+            one = one._replace(record=cache.keep(cases[i].key, one.record))
+        found[i] = one
     return [found[i] for i in like]
 
 
@@ -169,11 +171,11 @@ class _Watch:
         self.progress, self.items = progress, items
         self.start, self.best_s, self.evaluations = time.monotonic(), float(OVER_MEMORY_S), 0
 
-    def stage(self, name: str, rows: Sequence[int]) -> Callable[[int, Found], None]:
-        """What hears of each result of a stage; `rows` are the jobs in its order."""
+    def stage(self, name: str, rows: Sequence[int]) -> Callable[[int, Outcome], None]:
+        """What hears of each result of a stage; `rows` are the cases in its order."""
         done = itertools.count(1)
 
-        def told(i: int, found: Found) -> None:
+        def told(i: int, found: Outcome) -> None:
             if found.cost is not None:
                 each = self.items[rows[i]] if self.items is not None else 1.0
                 self.best_s = min(self.best_s, found.cost.step_s / each)
@@ -188,70 +190,60 @@ class _Watch:
         return told
 
 
-def look(job: Job) -> Found:
-    """A quick look at a job: the best named strategy on each mesh, and a bound on all plans."""
-    assert job.analysis is not None
-    bound_s, best, mesh, why = math.inf, None, job.asked, ""
-    for candidate in job.meshes:
+def look(case: Case) -> Outcome:
+    """A quick look at a case: the best named strategy on each mesh, and a bound on all plans."""
+    assert case.analysis is not None
+    bound_s, best, mesh, why = math.inf, None, case.asked, ""
+    for candidate in case.meshes:
         try:
             model = constrained_model(
-                job.analysis, candidate, job.options.device, job.options.tactics,
-                overlap=job.options.overlap,
+                case.analysis, candidate, case.options.device, case.options.tactics,
+                overlap=case.options.overlap,
             )  # fmt: skip
-            quick = screen(model, job.options.limit_bytes, job.options.tactics)
+            quick = screen(model, case.options.limit_bytes, case.options.tactics)
         except ShardwrightError as error:
             why = why or reason(error)
             continue
         assert quick.best is not None
         bound_s = min(bound_s, float(least_factor_s(model).sum()))
         cost = model.cost(quick.decisions(quick.best))
-        if cost.peak_bytes <= job.options.limit_bytes and (
+        if cost.peak_bytes <= case.options.limit_bytes and (
             best is None or cost.step_s < best.step_s
         ):
             best, mesh = cost, str(candidate)
     if best is None and bound_s < math.inf:
         why = NOT_BEST
-    return Found(mesh, best, bound_s, why="" if best is not None else why)
+    return Outcome(mesh, best, bound_s, why="" if best is not None else why)
 
 
-def search_job(job: Job) -> Found:
-    """The plan of a job, or why there is none."""
-    assert job.analysis is not None
-    options = replace(job.options, progress=lambda _: None)  # rows are not told one by one
+def search_case(case: Case) -> Outcome:
+    """The plan of a case, or why there is none."""
+    assert case.analysis is not None
+    options = replace(case.options, progress=lambda _: None)  # rows are not told one by one
     try:
-        return _planned(plan_program(job.variant.fn, job.analysis, job.meshes, options).record)
+        return _planned(plan_program(case.variant.fn, case.analysis, case.meshes, options).record)
     except ShardwrightError as error:
-        return Found(job.asked, why=reason(error))
+        return Outcome(case.asked, why=reason(error))
 
 
-def _planned(record: PlanRecord) -> Found:
-    return Found(str(record.mesh), record.cost, record=record)
-
-
-def _kept(job: Job, found: Found) -> Found:
-    """Keeps the plan of a job for another time; a note in it when that cannot be done."""
-    if found.record is None or not cache.wanted(job.options):
-        return found
-    note = cache.keep(job.key, found.record)
-    if note is None:
-        return found
-    return found._replace(record=replace(found.record, notes=(*found.record.notes, note)))
+def _planned(record: PlanRecord) -> Outcome:
+    return Outcome(str(record.mesh), record.cost, record=record)
 
 
 def make_rows(
-    jobs: Sequence[Job], found: Sequence[Found], items: Sequence[float]
+    cases: Sequence[Case], found: Sequence[Outcome], items: Sequence[float]
 ) -> tuple[Row, ...]:
-    """The rows of a table, one per job."""
-    first: dict[str, str] = {}  # job: the variant that has the same program on the same mesh
+    """The rows of a table, one per case."""
+    first: dict[str, str] = {}  # case: the variant that has the same program on the same mesh
     rows = []
-    for job, one, n in zip(jobs, found, items, strict=True):
-        other = job.variant.name if job.why else first.setdefault(job.same, job.variant.name)
+    for case, one, n in zip(cases, found, items, strict=True):
+        other = case.variant.name if case.why else first.setdefault(case.same, case.variant.name)
         rows.append(Row(
-            variant=job.variant.name, mesh=one.mesh or job.asked,
-            devices=job.meshes[0].size if job.meshes else 0, device=job.options.device.name,
-            cost=one.cost, limit_bytes=job.options.limit_bytes, items=n,
+            variant=case.variant.name, mesh=one.mesh or case.asked,
+            devices=case.meshes[0].size if case.meshes else 0, device=case.options.device.name,
+            cost=one.cost, limit_bytes=case.options.limit_bytes, items=n,
             searched=one.record is not None, bound_s=one.bound_s,
-            same_as=other if other != job.variant.name else "", why=one.why,
+            same_as=other if other != case.variant.name else "", why=one.why,
         ))  # fmt: skip
     return tuple(rows)
 
@@ -269,20 +261,20 @@ def other_rows(rows: Sequence[Row], best: int) -> tuple[VariantRow, ...]:
 # What a step processes ----------------------------------------------------------------------
 
 
-def count(jobs: Sequence[Job], per: Per) -> tuple[str, list[float]]:
-    """(what is counted, how many of it one step of each job processes)."""
+def count(cases: Sequence[Case], per: Per) -> tuple[str, list[float]]:
+    """(what is counted, how many of it one step of each case processes)."""
     if callable(per):
         name = getattr(per, "__name__", "item")
         named = name if name.isidentifier() else "item"  # not: <lambda>
-        return named, [1.0 if job.why else float(per(*job.variant.args)) for job in jobs]
+        return named, [1.0 if case.why else float(per(*case.variant.args)) for case in cases]
     seen: dict[int, Items] = {}
-    for job in jobs:
-        if job.analysis is not None and id(job.analysis) not in seen:
-            seen[id(job.analysis)] = count_items(job.analysis)
+    for case in cases:
+        if case.analysis is not None and id(case.analysis) not in seen:
+            seen[id(case.analysis)] = count_items(case.analysis)
     counts = {
-        "token": [seen[id(job.analysis)].tokens if job.analysis else 1 for job in jobs],
-        "example": [seen[id(job.analysis)].examples if job.analysis else 1 for job in jobs],
-        "step": [1] * len(jobs),
+        "token": [seen[id(case.analysis)].tokens if case.analysis else 1 for case in cases],
+        "example": [seen[id(case.analysis)].examples if case.analysis else 1 for case in cases],
+        "step": [1] * len(cases),
     }
     unit = next(u for u in counts if all(counts[u])) if per is None else per
     if unit not in counts:
@@ -290,10 +282,10 @@ def count(jobs: Sequence[Job], per: Per) -> tuple[str, list[float]]:
             f"per={unit!r:.60} is nothing that a step processes",
             try_="'token', 'example', 'step', or a function of the arguments that gives a number",
         )
-    for job, n in zip(jobs, counts[unit], strict=True):
+    for case, n in zip(cases, counts[unit], strict=True):
         if not n:
             raise ShardwrightError(
-                f"{job.variant.name!r} has no {unit}s that can be counted",
+                f"{case.variant.name!r} has no {unit}s that can be counted",
                 try_="per='step', or per=lambda *args: how many a step processes",
             )
     return unit, [float(n) for n in counts[unit]]

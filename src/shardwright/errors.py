@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+SHOWN = 8  # lines of a list in an error
+
 
 class ShardwrightError(Exception):
     """What went wrong, where in the user's code, and what to try.
@@ -24,10 +26,10 @@ class ShardwrightError(Exception):
         super().__init__("\n".join(lines))
 
 
-def first_of(changes: Sequence[str], most: int = 8) -> str:
+def first_of(changes: Sequence[str]) -> str:
     """A line for each of the first changes, and how many more there are."""
-    more = [f"... and {len(changes) - most} more"] if len(changes) > most else []
-    return "\n".join([*changes[:most], *more])
+    more = [f"... and {len(changes) - SHOWN} more"] if len(changes) > SHOWN else []
+    return "\n".join([*changes[:SHOWN], *more])
 
 
 class NoPlanFits(ShardwrightError):

@@ -20,7 +20,7 @@ from pathlib import Path
 from select import select
 from typing import TypeVar
 
-from shardwright._jax import job
+from shardwright._jax.jobs import job
 
 T = TypeVar("T")
 

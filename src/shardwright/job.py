@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from shardwright._jax import Job, job
+from shardwright._jax.jobs import Job, job
 from shardwright.errors import ShardwrightError
 from shardwright.record.plain import decode, encode
 from shardwright.record.types import PlanRecord
@@ -57,7 +57,7 @@ def take_plan(mine: Job, propose: Callable[[], Proposal]) -> Any:
             try_="partition() in every process, in the same order; or save() in one and load()",
         ) from None
     if "what" in said:  # all stop here, and nobody will wait
-        raise ShardwrightError(f"process 0: {said['what']}", **_facts(said["facts"]))
+        raise ShardwrightError(f"process 0: {said['what']}", **said["facts"])
     with leaving_word():
         if isinstance(proposal, Exception):
             raise proposal
@@ -78,11 +78,6 @@ def _make(mine: Job, key: str, propose: Callable[[], Proposal]) -> Any:
         raise
     _publish(mine, key, {"decides": dict(proposal.decides), "record": encode(plan.record)})
     return plan
-
-
-def _facts(facts: dict[str, str]) -> dict[str, Any]:
-    """The facts of another process' error, as arguments of one here."""
-    return {"try_" if name == "try" else name: fact for name, fact in facts.items()}
 
 
 def _publish(mine: Job, key: str, said: dict[str, Any]) -> None:

@@ -73,11 +73,6 @@ class Plan:
         """A plan of its own for the same function: what it is bound to is never changed."""
         return Plan(copy.deepcopy(self.record, memo), self._bound)
 
-    def with_note(self, note: str) -> Plan:
-        """The plan with one more of its `record.notes`."""
-        record = replace(self.record, notes=(*self.record.notes, note))
-        return Plan(record, self._bound, cached=self.cached)
-
     # What was decided -----------------------------------------------------------------------
 
     @property

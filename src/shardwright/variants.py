@@ -1,4 +1,4 @@
-"""What compare() is given, as jobs: each one program on one mesh of one device."""
+"""What compare() is given, as cases: each one program on one mesh of one device."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Variant(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Job:
+class Case:
     """One variant on one mesh of one device."""
 
     variant: Variant
@@ -40,7 +40,7 @@ class Job:
     meshes: tuple[Mesh, ...] = ()
     analysis: Analysis | None = None
     key: str = ""  # of its plan in the cache
-    same: str = ""  # equal for jobs whose plans decide the same
+    same: str = ""  # equal for cases whose plans decide the same
     why: str = ""  # there is nothing to plan
 
 
@@ -83,43 +83,43 @@ def _variant(
     return Variant(name, made, args, kwargs)
 
 
-def read_jobs(
+def read_cases(
     variants: Sequence[Variant], mesh: Any, device: Any, options: Mapping[str, Any]
-) -> list[Job]:
-    """One job per variant, mesh and device; a program is traced and analyzed once."""
+) -> list[Case]:
+    """One case per variant, mesh and device; a program is traced and analyzed once."""
     asked = [
         (_shown(one), read_options(mesh=one, device=chip, **options))
         for one in _meshes(mesh)
         for chip in (device if isinstance(device, list | tuple) else [device])
     ]
     analyses: dict[str, Analysis] = {}
-    jobs = []
+    cases = []
     for variant in variants:
         shared = None if variant.why else _trace_for_any_mesh(variant, asked[0][1])
-        jobs += [make_job(variant, shown, chosen, shared, analyses) for shown, chosen in asked]
-    return jobs
+        cases += [make_case(variant, shown, chosen, shared, analyses) for shown, chosen in asked]
+    return cases
 
 
-def make_job(
+def make_case(
     variant: Variant, shown: str, options: Options, shared: Program | None,
     analyses: dict[str, Analysis],
-) -> Job:  # fmt: skip
-    """The job of a variant with these options; `shared` is its program where it is known."""
+) -> Case:  # fmt: skip
+    """The case of a variant with these options; `shared` is its program where it is known."""
     try:
         meshes = candidate_meshes(options.mesh, options.device, options.devices)
         if variant.why:
-            return Job(variant, options, shown, tuple(meshes), why=variant.why)
+            return Case(variant, options, shown, tuple(meshes), why=variant.why)
         widest = max(meshes, key=lambda mesh: len(mesh.axes))
         program = shared or trace_as_asked(
             variant.fn, variant.args, dict(variant.kwargs), options, widest
         )
     except ShardwrightError as error:  # there is no such mesh, or it does not trace
-        return Job(variant, options, shown, why=reason(error))
+        return Case(variant, options, shown, why=reason(error))
     same = content(program, lines=False)
     if same not in analyses:
         analyses[same] = analyze_program(program, options.labels)
     decides = cache.deciding(program, meshes, options)
-    return Job(
+    return Case(
         variant, options, shown, tuple(meshes), analyses[same], cache.key_of(decides),
         cache.key_of(decides | {"program": same}),
     )  # fmt: skip

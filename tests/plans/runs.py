@@ -23,7 +23,7 @@ from shardwright.referee.compiled import (
     read_collectives,
     totals,
 )
-from shardwright.referee.equivalences import Comparison, compare_traffic
+from shardwright.referee.equivalences import Traffic, compare_traffic
 from shardwright.zoo.example import QUICK, materialize
 
 MESHES = {
@@ -115,7 +115,7 @@ def plan_for(
 class Run:
     """What XLA made of a plan, and what came out of it, step by step."""
 
-    traffic: Comparison
+    traffic: Traffic
     rematerialisations: int
     results: list[Any]  # [steps] results as host arrays
     moved: list[str]  # leaves of the state that came back with another sharding

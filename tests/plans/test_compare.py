@@ -163,8 +163,8 @@ def test_what_does_not_fit_is_a_row_with_the_memory_it_needs() -> None:
 
 def test_the_same_program_is_planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
     planned: list[Any] = []
-    search_job = compare.search_job
-    monkeypatch.setattr(compare, "search_job", lambda job: planned.append(job) or search_job(job))
+    search_case = compare.search_case
+    monkeypatch.setattr(compare, "search_case", lambda one: planned.append(one) or search_case(one))
     variants = {"one": make(), "other": make()}
     found = sw.compare(variants, W, X, mesh=MESH, device="h100", processes=1)
     assert [row.same_as for row in found.rows] == ["", "one"]
@@ -257,8 +257,10 @@ def test_plans_are_looked_up_and_kept(tmp_path: Path, monkeypatch: pytest.Monkey
     step = make()
     sw.partition(step, W, X, mesh=MESH, device="h100")
     searched: list[Any] = []
-    search_job = compare.search_job
-    monkeypatch.setattr(compare, "search_job", lambda job: searched.append(job) or search_job(job))
+    search_case = compare.search_case
+    monkeypatch.setattr(
+        compare, "search_case", lambda one: searched.append(one) or search_case(one)
+    )
     options: dict[str, Any] = {"mesh": [MESH, {"data": 8}], "device": "h100", "processes": 1}
     sw.compare({"step": step}, W, X, **options)
     assert [job.asked for job in searched] == ["data=8"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shardwright.referee.equivalences import Comparison, Key, compare_traffic
+from shardwright.referee.equivalences import Key, Traffic, compare_traffic
 
 SIZES = {"data": 4, "model": 2, "one": 1}
 D, M, DM = ("data",), ("model",), ("data", "model")
@@ -16,7 +16,7 @@ SLICED, NEIGHBOUR = "reduced whole, then sliced", "passed from neighbour to neig
 BY_AXIS, NO_AXES = "one axis after the other", "over groups that are no mesh axes"
 
 
-def compared(predicted: dict[Key, float], compiled: dict[Key, float], platform: str) -> Comparison:
+def compared(predicted: dict[Key, float], compiled: dict[Key, float], platform: str) -> Traffic:
     tables = ({key: (1.0, size) for key, size in t.items()} for t in (predicted, compiled))
     return compare_traffic(*tables, SIZES, platform)
 

@@ -14,8 +14,13 @@ from pathlib import Path
 import pytest
 
 from shardwright.cost.cost import Cost
-from shardwright.record.advice import AdviceRecord
-from shardwright.record.comparison import ComparisonRecord, Row, best_row, pareto_front
+from shardwright.record.comparison import (
+    AdviceRecord,
+    ComparisonRecord,
+    Row,
+    best_row,
+    pareto_front,
+)
 from shardwright.report.advice import advice_html
 from shardwright.report.comparison import comparison_html
 from shardwright.report.html import array_page, first_screen, side_by_side, to_html

@@ -97,13 +97,13 @@ def test_work_times_points_is_the_number_of_operations(dots: str, flops: int) ->
 def test_every_primitive_that_jax_can_lower_is_accounted_for() -> None:
     code = f"""
 import importlib
-from shardwright import _jax
+from shardwright._jax import lowerings
 for module in {REGISTERING}:
     try:
         importlib.import_module(module)
     except ImportError:  # some need an accelerator's wheel
         continue
-print(*_jax.primitives())
+print(*lowerings.primitives())
 """  # in a process of its own: other libraries register primitives too
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     known = {*RULES, *STRUCTURAL, *OPAQUE}

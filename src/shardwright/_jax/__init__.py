@@ -1,13 +1,13 @@
 """The only door to JAX internals and version branches.
 
-What tracing and lowering need is here; beside it StableHLO text (stablehlo.py) and the compiler's
-interfaces (compiling.py).
+What tracing and lowering read and make is here; beside it the tables that JAX lowers by
+(lowerings.py), StableHLO text (stablehlo.py), the compiler's interfaces (compiling.py) and jobs of
+several processes (jobs.py).
 """
 
 from __future__ import annotations
 
 import importlib
-import inspect
 import re
 import threading
 import warnings
@@ -16,9 +16,8 @@ from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
-from jax._src import core, distributed, source_info_util
+from jax._src import core, source_info_util
 from jax._src.interpreters import partial_eval
-from jax.extend.core import jaxpr_as_fun
 
 # Versions --------------------------------------------------------------------------------
 
@@ -165,17 +164,6 @@ def _only_splits(eqn: Any) -> bool:
     if eqn.primitive.name != "sharding_constraint" or eqn.params["layout"] is not None:
         return False
     return eqn.params["sharding"].memory_kind in (None, "device")
-
-
-def primitives() -> dict[str, Any]:
-    """Every primitive that JAX can lower, by name, from its lowering tables.
-
-    Modules that are not imported have not registered theirs: import them first.
-    """
-    from jax._src.interpreters import mlir
-
-    tables = [mlir._lowerings, *mlir._platform_specific_lowerings.values()]
-    return {primitive.name: primitive for table in tables for primitive in table}
 
 
 # Arrays and their types ------------------------------------------------------------------
@@ -401,94 +389,6 @@ def bind_shard_map(eqn: Any, args: list[Any], mesh: Any, run: Callable[..., list
         return call(*args)
 
 
-# What JAX opens when it lowers a program -------------------------------------------------
-
-
-def opened(eqn: Any) -> Any:
-    """The jaxpr that JAX lowers an equation to, where that is not the equation itself.
-
-    Of sparse primitives, run_state, loops under vmap, and primitives of other libraries that are
-    lowered as JAX functions; None for others.
-    """
-    name = eqn.primitive.name
-    if name == "while":
-        return _plain_while(eqn)
-    if name == "run_state":  # its references as plain values
-        compute = eqn.primitive.impl
-    elif name.startswith(("bcoo_", "bcsr_")):
-        module = importlib.import_module(f"jax.experimental.sparse.{name[:4]}")
-        compute = getattr(module, f"_{name}_impl", None)
-    else:
-        compute = _lowered_as(eqn.primitive)
-    if compute is None:
-        return None
-
-    def call(*arrays: Any) -> list[Any]:
-        out = compute(*arrays, **eqn.params)
-        return list(out) if eqn.primitive.multiple_results else [out]
-
-    try:
-        with eqn.ctx.manager:  # the same ops wherever it is opened
-            return retrace(call, [v.aval for v in eqn.invars])
-    except NotImplementedError:  # references to what only a kernel has
-        return None
-
-
-@lru_cache(maxsize=1024)
-def _lowered_as(primitive: Any) -> Callable[..., Any] | None:
-    """The JAX function that a library's primitive is lowered as on every platform, if it is one.
-
-    None for JAX's own primitives, which have rules, and for kernels.
-    """
-    from jax._src.interpreters import mlir
-
-    entry = mlir._lowerings.get(primitive)
-    kernels = mlir._platform_specific_lowerings.values()
-    if entry is None or any(primitive in table for table in kernels):
-        return None
-    if getattr(entry.rule, "__qualname__", "") != "lower_fun.<locals>.f_lowered":
-        return None
-    function = inspect.getclosurevars(entry.rule).nonlocals["fun"]
-    own = (getattr(function, "__module__", None) or "").partition(".")[0] == "jax"
-    return None if own else function
-
-
-def _plain_while(eqn: Any) -> Any:
-    """A loop whose examples stop one by one, with what JAX adds to it only when it lowers it.
-
-    It goes on as long as any of them does, and those that have stopped keep what they have.
-    None for a loop with one condition for all.
-    """
-    condition, body = eqn.params["cond_jaxpr"], eqn.params["body_jaxpr"]
-    (goes_on,) = condition.out_avals
-    if not goes_on.shape:
-        return None
-    first, count = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
-    holds, run = jaxpr_as_fun(condition), jaxpr_as_fun(body)
-
-    def loop(*args: Any) -> list[Any]:
-        """A while loop whose batched predicate goes on as long as some entry's holds."""
-        cond_consts, body_consts = args[:first], args[first : first + count]
-
-        def some_go_on(carry: list[Any]) -> Any:
-            (pred,) = holds(*cond_consts, *carry)
-            return pred.any()
-
-        def one_round(carry: list[Any]) -> list[Any]:
-            (pred,) = holds(*cond_consts, *carry)
-            pairs = zip(run(*body_consts, *carry), carry, strict=True)
-            return [jax.lax.select(_spread(pred, new.shape), new, old) for new, old in pairs]
-
-        return jax.lax.while_loop(some_go_on, one_round, list(args[first + count :]))
-
-    return retrace(loop, [v.aval for v in eqn.invars])
-
-
-def _spread(pred: Any, shape: tuple[int, ...]) -> Any:
-    """A condition per example, for all their elements."""
-    return jax.lax.broadcast_in_dim(pred, shape, range(pred.ndim))
-
-
 # Kernels ---------------------------------------------------------------------------------
 
 
@@ -623,35 +523,3 @@ def megablox(params: Mapping[str, Any], args: Sequence[Any], groups: int, offset
             interpret=how.interpret,
         )  # fmt: skip
     return fn(*args, dtype, how.tiling, offset, groups, interpret=how.interpret)
-
-
-# Jobs of several processes ---------------------------------------------------------------
-
-
-class Job(NamedTuple):
-    """This process among those that jax.distributed.initialize() has joined, and their store."""
-
-    process: int
-    processes: int
-    store: Any
-
-    def put_bytes(self, key: str, value: bytes) -> None:
-        """Publishes a value for all processes."""
-        self.store.key_value_set_bytes(key, value)
-
-    def wait_bytes(self, key: str, seconds: float) -> bytes:
-        """The value that some process publishes; TimeoutError after so many seconds."""
-        try:
-            return self.store.blocking_key_value_get_bytes(key, int(seconds * 1e3))
-        except jax.errors.JaxRuntimeError as error:
-            if "DEADLINE_EXCEEDED" in str(error):
-                raise TimeoutError(key) from None
-            raise
-
-
-def job() -> Job | None:
-    """The job of several processes that this one is in; None where it is alone."""
-    state = distributed.global_state
-    if state.client is None or state.num_processes is None or state.num_processes < 2:
-        return None
-    return Job(state.process_id, state.num_processes, state.client)

@@ -1,4 +1,4 @@
-"""Stage 2: Program -> names, colors, conflicts, groups: the decision space."""
+"""Program -> names, colors, conflicts, groups: the decision space."""
 
 from shardwright.analysis.analysis import Analysis, Group, analyze_program
 from shardwright.analysis.conflicts import Conflict, ConflictSet

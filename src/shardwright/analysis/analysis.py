@@ -208,7 +208,7 @@ def _names(
     names = [label_of.get(g) or by_line(g) for g in range(count)]
     for wanted, pattern in labels.items():
         for g in range(count):
-            if _holds(dims[g], pattern):
+            if any(fits(f"{path}[{dim}]", pattern) for path, dim in dims[g]):
                 names[g] = wanted
     return unique_labels(names), [tuple(form.values()) for form in forms]
 
@@ -232,8 +232,3 @@ def _loop_groups(program: Program, colors: Colors, color_group: np.ndarray) -> s
         if rule.kinds[table.dim[row]] == REPLICATE:
             found.add(int(color_group[table.color[row]]))
     return found
-
-
-def _holds(dims: list[tuple[str, int]], pattern: str) -> bool:
-    """Whether one of these argument dims fits a pattern in which only * is special."""
-    return any(fits(f"{path}[{dim}]", pattern) for path, dim in dims)

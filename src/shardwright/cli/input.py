@@ -73,7 +73,7 @@ def parse_tactic(text: str) -> Any:
         raise ShardwrightError(f"cannot read tactic {text!r}", try_=f"{name}({wanted})") from None
 
 
-class Found(NamedTuple):
+class TargetCall(NamedTuple):
     """A function to plan, with the arguments of a call."""
 
     fn: Any
@@ -81,15 +81,15 @@ class Found(NamedTuple):
     donated: tuple[int, ...] = ()
 
 
-def find_call(target: str, arguments: str) -> Found:
+def find_call(target: str, arguments: str) -> TargetCall:
     """The call that FILE.py:FUNCTION, package.module:FUNCTION or zoo:NAME stands for."""
     if target.startswith("zoo:"):
         return _zoo_call(target.removeprefix("zoo:"))
     module, fn = find_object(target)
-    return Found(fn, find_arguments(module, arguments))
+    return TargetCall(fn, find_arguments(module, arguments))
 
 
-def _zoo_call(name: str) -> Found:
+def _zoo_call(name: str) -> TargetCall:
     """A program of the zoo: NAME, or NAME:tiny."""
     from shardwright.zoo import programs  # needs optax, which only the zoo does
 
@@ -102,7 +102,7 @@ def _zoo_call(name: str) -> Found:
             try_=", ".join(f"zoo:{one}" for one in near) + "; `shardwright zoo` lists all",
         )
     example = known[name]
-    return Found(example.fn, example.args, example.donate_argnums)
+    return TargetCall(example.fn, example.args, example.donate_argnums)
 
 
 def find_object(target: str) -> tuple[Any, Any]:

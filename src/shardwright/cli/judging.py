@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from shardwright import api
-from shardwright.cli.input import Found, find_call, parse_tactic
+from shardwright.cli.input import TargetCall, find_call, parse_tactic
 from shardwright.cli.limits import broken_limits, has_limits
 from shardwright.cli.options import (
     args_option,
@@ -65,7 +65,7 @@ def check(
         raise click.exceptions.Exit(1)
 
 
-def _again(saved: Plan, call: Found) -> Plan:
+def _again(saved: Plan, call: TargetCall) -> Plan:
     """A new plan of the function, asked for as the saved one was."""
     tactics = [parse_tactic(text) for text in saved.record.asked.tactics]
     with working("planning again") as update:

@@ -1,1 +1,1 @@
-"""Stage 4: placements -> seconds and bytes."""
+"""Placements -> seconds and bytes."""

@@ -1,1 +1,1 @@
-"""Stage 6: a plan as runnable JAX."""
+"""A plan as runnable JAX."""

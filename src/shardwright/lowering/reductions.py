@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from shardwright.lowering.actions import PartialSums, Scatters, Unreduced
@@ -9,7 +10,7 @@ from shardwright.lowering.specs import Way
 from shardwright.program.types import LITERAL, Op
 from shardwright.spmd.ir import Partitioned, reduction_of
 from shardwright.spmd.moves import REDUCE_SCATTER
-from shardwright.spmd.opclass import adds_entries
+from shardwright.spmd.opclass import Slot, adds_entries
 from shardwright.spmd.sums import Leaf, find_sums, path
 
 
@@ -50,19 +51,19 @@ def partial_sums(given: Partitioned, op: Op, way: Way, deferred: Deferred) -> Pa
     atoms = {choice.claims[a] for a in choice.partial}
     if not (op.results[0] in deferred.values or len(atoms) > 1 or scatter):
         return None
-    dims = []
     slots = iter(op_class.operands)
-    for v in op.operands:
-        slot = None if v == LITERAL else next(slots)
-        row: list[int | None] = []
-        for a in choice.partial:
-            if slot is None or choice.claims[a] not in slot.to_op:
-                row.append(None)
-            else:
-                row.append(slot.layout.atoms[slot.to_op.index(choice.claims[a])].dim)
-        dims.append(tuple(row))
+    split = [choice.claims[a] for a in choice.partial]
+    dims = tuple(
+        (None,) * len(split) if v == LITERAL else _dims_of(next(slots), split) for v in op.operands
+    )
     names, sizes = zip(*(given.axes[a] for a in choice.partial), strict=True)
-    return PartialSums(Unreduced(names, sizes, way, scatter), tuple(dims), adds_entries(op.rule))
+    return PartialSums(Unreduced(names, sizes, way, scatter), dims, adds_entries(op.rule))
+
+
+def _dims_of(slot: Slot, atoms: Sequence[int]) -> tuple[int | None, ...]:
+    """The dims of an operand that these atoms of its op are on; None where it has no such dim."""
+    on = {k: atom.dim for k, atom in zip(slot.to_op, slot.layout.atoms, strict=True)}
+    return tuple(on.get(k) for k in atoms)
 
 
 def scatters(given: Partitioned, op: Op, result: int) -> Scatters:

@@ -1,4 +1,4 @@
-"""Stage 1: function -> Program."""
+"""Function -> Program."""
 
 from shardwright.program.tracing import trace
 from shardwright.program.types import LITERAL, Op, Program, Region, Value

@@ -27,9 +27,8 @@ from shardwright.program.calls import (
     own_positions,
 )  # fmt: skip
 from shardwright.program.leaves import is_weak, same, type_of
-from shardwright.program.results import Output, output_paths, paths_of
+from shardwright.program.results import Output, find_state, output_paths, paths_of
 from shardwright.program.side_effects import changes
-from shardwright.program.state import find_state
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,7 +129,7 @@ class Contents:
     def of(self, value: int) -> Content | None:
         """What is in a value, if that is known while tracing."""
         if value == LITERAL:
-            return None
+            return Content(np.asarray(value.number)) if isinstance(value, Number) else None
         if value not in self.known:
             self.known[value] = None  # while it is looked at
             self.known[value] = self._found(value)
@@ -137,7 +137,7 @@ class Contents:
 
     def operands(self, op: Op) -> list[Content | None]:
         """What is in the operands of an op."""
-        return [self.of(v) if v != LITERAL else _of_literal(v) for v in op.operands]
+        return [self.of(v) for v in op.operands]
 
     def _found(self, value: int) -> Content | None:
         if self._content is not None and root(self.program, value) == self._views_of:
@@ -213,11 +213,6 @@ class Contents:
             v == LITERAL or factors not in slot or self.same_along(v, slot.index(factors))
             for v, slot in zip(op.operands, op.rule.operands, strict=True)
         )
-
-
-def _of_literal(operand: int) -> Content | None:
-    """The number of a literal, if it is known."""
-    return Content(np.asarray(operand.number)) if isinstance(operand, Number) else None
 
 
 def maker(program: Program, value: int) -> Op | None:

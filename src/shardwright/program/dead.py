@@ -13,17 +13,11 @@ def drop_dead(program: Program) -> None:
     program.ops = live_ops(program)
     _drop_regions(program)
     top = program.regions[TOP]
-    named = [False] * (len(program.values) + 1)  # the last entry stands for literals
+    named = {*top.inputs, *top.outputs}
     for op in program.ops:
-        for v in op.operands:
-            named[v] = True
-        for v in op.results:
-            named[v] = True
-    for v in (*top.inputs, *top.outputs):
-        named[v] = True
-    named.pop()
-    place = [LITERAL] * (len(program.values) + 1)
-    live = [v for v, yes in zip(program.values, named, strict=True) if yes]
+        named.update(op.operands, op.results)
+    place = [LITERAL] * (len(program.values) + 1)  # the last entry stands for literals
+    live = [v for v in program.values if v.index in named]
     for i, value in enumerate(live):
         place[value.index] = i
         value.index = i

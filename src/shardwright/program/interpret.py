@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from shardwright import _jax
+from shardwright._jax import lowerings
 from shardwright.program.exported import opened_export
 from shardwright.program.regions import BORDERS, Borders, find_borders
 from shardwright.program.ties import Tie
@@ -124,7 +125,7 @@ def enter(handlers: Handlers[T], called: Any, operands: Sequence[T], place: Plac
 def _opened(eqn: Any) -> Any:
     """The jaxpr that stands for an equation, where that is no op, call or region itself."""
     exported = eqn.primitive.name == "call_exported"
-    return opened_export(eqn) if exported else _jax.opened(eqn)
+    return opened_export(eqn) if exported else lowerings.opened(eqn)
 
 
 def _solve(eqn: Any, operands: list[T]) -> tuple[Any, list[T]]:

@@ -38,15 +38,18 @@ def path_layers(paths: Iterable[str]) -> dict[str, str]:
     forms: dict[str, set[str]] = {}  # {a path with one number left out: the numbers there}
     for path in paths:
         for found in _ENTRY.finditer(path):
-            form = path[: found.start()] + "*" + path[found.end() :]
-            forms.setdefault(form, set()).add(found[0])
+            forms.setdefault(_form(found), set()).add(found[0])
     return {path: _layer(path, forms) for path in paths}
+
+
+def _form(found: re.Match[str]) -> str:
+    """The path around a number."""
+    return f"{found.string[: found.start()]}*{found.string[found.end() :]}"
 
 
 def _layer(path: str, forms: dict[str, set[str]]) -> str:
     for found in _ENTRY.finditer(path):
-        form = path[: found.start()] + "*" + path[found.end() :]
-        if len(forms[form]) > 1:
+        if len(forms[_form(found)]) > 1:
             name = _LAST_NAME.search(path[: found.start()])
             return (name[1] if name else "") + found[0]
     return OUTSIDE

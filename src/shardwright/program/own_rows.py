@@ -176,12 +176,9 @@ class _Walk:
             raise self.seen(op)
         return factors[0]
 
-    def is_identity(self, tag: _Tag) -> bool:
-        """Whether it is the sort's order itself, or its inverse."""
-        return tag.of is not None and self.numbers.counts_up(tag.of, 1)
-
-    def each(self, tag: _Tag, size: int) -> int:
-        """How many rows in a row index one of so many entries in order; 0: they do not."""
+    def each(self, tag: _Tag, op: Op, dim: int | None) -> int:
+        """How many rows in a row index one entry of a dim of an array, in order; 0: they do not."""
+        size = 0 if dim is None else self.program.values[op.operands[0]].shape[dim]
         if tag.of is None or size == 0 or self.count % size:
             return 0
         each = self.count // size
@@ -192,7 +189,9 @@ class _Walk:
     def sort_back(self, op: Op) -> None:
         """Rows sorted by where they were: the way back, or the places of the rows."""
         first = self.tag(op.operands[0])
-        if first is None or not first.ordered or not self.is_identity(first):
+        if first is None or not first.ordered or first.of is None:
+            raise self.seen(op)
+        if not self.numbers.counts_up(first.of, 1):  # neither the sort's order nor its inverse
             raise self.seen(op)
         for v, result in zip(op.operands[1:], op.results[1:], strict=True):
             tag, content = self.tag(v), self.contents.of(v)
@@ -215,9 +214,7 @@ class _Walk:
         if (rows,) not in op.rule.results[0]:
             raise self.seen(op)
         dim = op.rule.results[0].index((rows,))
-        each = self.each(indices, self.program.values[op.operands[0]].shape[found]) if (
-            found is not None
-        ) else 0  # fmt: skip
+        each = self.each(indices, op, found)
         if indices.ordered and array is None:
             content = self.contents.of(op.operands[0])
             if each and content is not None and content.dim == found:
@@ -242,9 +239,7 @@ class _Walk:
             raise self.seen(op)
         found = _indexed(op, indices.dim, None)
         rows = self.rows_of(op, op.rule.operands[1][indices.dim])
-        each = self.each(indices, self.program.values[op.operands[0]].shape[found]) if (
-            found is not None
-        ) else 0  # fmt: skip
+        each = self.each(indices, op, found)
         if (rows,) not in op.rule.operands[2]:
             raise self.seen(op)
         at = op.rule.operands[2].index((rows,))

@@ -70,7 +70,7 @@ class Value:
     @property
     def bytes(self) -> int:
         """Bytes of the whole array."""
-        return tensor_bytes(self.type)
+        return itemsize(self.type.dtype) * int(prod(self.type.shape))
 
     def __str__(self) -> str:
         return f"%{self.index}:{format_type(self.type)}"
@@ -144,11 +144,11 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class UserPin:
-    """A sharding in the user's code."""
+    """A sharding in the user's code, or of an argument."""
 
     value: int
     sharding: Any
-    by: str  # "with_sharding_constraint", "reshard", "out_sharding" or "shard_map"
+    by: str  # "with_sharding_constraint", "reshard", "out_sharding", "shard_map"; pins.ARGUMENT
 
 
 @dataclass(slots=True, weakref_slot=True)
@@ -268,11 +268,6 @@ def point_by_point(rule: Rule) -> bool:
 def itemsize(dtype: Any) -> int:
     """Bytes of one element; XLA has a bool where JAX has the tangent of an integer."""
     return 1 if dtype == jax.dtypes.float0 else int(getattr(dtype, "itemsize", 4))
-
-
-def tensor_bytes(type_: TensorShape) -> int:
-    """Bytes of one array; sub-byte types count a byte per element."""
-    return itemsize(type_.dtype) * int(prod(type_.shape))
 
 
 _SHORT = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c"}

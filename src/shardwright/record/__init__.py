@@ -1,1 +1,1 @@
-"""Stage 7: what was decided -> the plan's record, a value that is saved, compared and shown."""
+"""What was decided -> the plan's record, a value that is saved, compared and shown."""

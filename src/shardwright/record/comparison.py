@@ -1,11 +1,13 @@
-"""The record of a comparison: variants on meshes of devices, as rows of names and numbers."""
+"""The records of a comparison and of advice: what else could be, as rows of names and numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from shardwright.cost.breakdown import Breakdown
 from shardwright.cost.cost import Cost
+from shardwright.cost.residuals import Residual
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +50,19 @@ class ComparisonRecord:
     rows: tuple[Row, ...]
     best: int | None  # the row with least seconds per item that fits and was searched
     pareto: tuple[int, ...]  # rows that fit and that none beats in time and memory, fastest first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdviceRecord:
+    """Advice on one plan; all bytes are per device."""
+
+    program: str
+    per: str  # what an item of `now` and `instead` is: token, example or step
+    now: Row  # the plan itself
+    memory: Breakdown  # its peak
+    residuals: tuple[Residual, ...]  # policies of jax.checkpoint, then lines, most bytes first
+    instead: tuple[Row, ...]  # a larger batch, another mesh, more devices
+    notes: tuple[str, ...] = ()
 
 
 def best_row(rows: Sequence[Row]) -> int | None:

@@ -1,1 +1,1 @@
-"""Stage 7: what real compilers and runs make of a plan, beside what was predicted."""
+"""What real compilers and runs make of a plan, beside what was predicted."""

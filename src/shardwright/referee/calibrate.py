@@ -48,9 +48,7 @@ class Timing(NamedTuple):
     seconds: float
 
 
-def measured_device(
-    mesh: Any, like: Device, *, name: str = "calibrated", sizes: Sequence[int] = SIZES
-) -> Device:
+def measured_device(mesh: Any, like: Device, *, name: str = "calibrated") -> Device:
     """`like` with the rates and latencies that were measured on the current devices.
 
     >>> measured_device({"data": 8}, device("cpu")).source
@@ -59,19 +57,19 @@ def measured_device(
     own = Mesh.of(mesh)
     here = jax_mesh(own, mesh if isinstance(mesh, jax.sharding.Mesh) else None)
     found = replace(
-        like, name=name, aliases=(), **_local(here, like), hides=measure_hidden(here, sizes[-1]),
+        like, name=name, aliases=(), **_local(here, like), hides=measure_hidden(here),
         source=f"measured on {own.size} x {here.devices.flat[0].device_kind} ({own}), "
         f"else as {like.name}",
     )  # fmt: skip
-    return replace(found, **fit_links(own, found, measure_links(here, sizes)))
+    return replace(found, **fit_links(own, found, measure_links(here)))
 
 
-def measure_links(mesh: Any, sizes: Sequence[int] = SIZES) -> list[Timing]:
+def measure_links(mesh: Any) -> list[Timing]:
     """The seconds of each kind of collective over each axis of a JAX mesh, at each size."""
     found = []
     for axis, n in mesh.shape.items():
         for kind in COLLECTIVES if n > 1 else ():
-            for size in sizes:
+            for size in SIZES:
                 send, x, moved = _transfer(mesh, kind, axis, size)
                 found.append(Timing(kind, axis, moved, _seconds(send, x)))
     return found
@@ -89,13 +87,13 @@ def _transfer(mesh: Any, kind: str, axis: str, size: int) -> tuple[Callable[...,
     return jax.jit(send), _spread(mesh, (local * mesh.size,), "float32"), 4 * local * shards
 
 
-def measure_hidden(mesh: Any, size: int) -> dict[str, float]:
+def measure_hidden(mesh: Any) -> dict[str, float]:
     """{kind of collective: the part of it, over the largest axis, that hides behind a dot}"""
     axis, n = max(mesh.shape.items(), key=lambda item: item[1])
     dot = _spread(mesh, (mesh.size, DOT, DOT), "float32")
     found = {}
     for kind in ("all-gather", "reduce-scatter", "all-reduce") if n > 1 else ():
-        send, moved, _ = _transfer(mesh, kind, axis, size)
+        send, moved, _ = _transfer(mesh, kind, axis, SIZES[-1])
         both = jax.jit(lambda pair, send=send: (pair[0] @ pair[0], send(pair[1])))
         dot_seconds = _seconds(jax.jit(lambda x: x @ x), dot)
         link_seconds = _seconds(send, moved)

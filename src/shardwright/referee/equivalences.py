@@ -58,7 +58,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class Traffic:
     """Predicted against compiled, row by row."""
 
     rows: tuple[Row, ...]
@@ -74,7 +74,7 @@ class Comparison:
         return apart / max(here, there) if apart else 0.0
 
 
-def compare_traffic(predicted: Totals, compiled: Totals, sizes: Sizes, platform: str) -> Comparison:
+def compare_traffic(predicted: Totals, compiled: Totals, sizes: Sizes, platform: str) -> Traffic:
     """The comparison of two tables of one program on one platform: cpu, tpu or cuda."""
     predicted, compiled = _between_devices(predicted, sizes), _between_devices(compiled, sizes)
     missing = {key: size for key, (_, size) in predicted.items()}
@@ -100,7 +100,7 @@ def compare_traffic(predicted: Totals, compiled: Totals, sizes: Sizes, platform:
         )
         for key in sorted({*predicted, *compiled}, key=lambda key: (key[0], key[1] or ()))
     ]  # fmt: skip
-    return Comparison(tuple(rows), tuple(folds))
+    return Traffic(tuple(rows), tuple(folds))
 
 
 def _between_devices(totals: Totals, sizes: Sizes) -> Totals:

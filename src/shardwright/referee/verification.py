@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from shardwright.referee.agreement import Agreement
-from shardwright.referee.equivalences import Comparison, Totals, compare_traffic
+from shardwright.referee.equivalences import Totals, Traffic, compare_traffic
 from shardwright.referee.replay import Seconds
 
 # What may lie between predicted and compiled for a plan to be called verified.
@@ -49,7 +49,7 @@ class Verification:
         return self.platform != "cpu"
 
     @property
-    def traffic(self) -> Comparison:
+    def traffic(self) -> Traffic:
         """Row by row: .rows[i].missing_bytes and .extra_bytes; .folds are known equivalences."""
         return compare_traffic(self.predicted, self.compiled, self.mesh, self.platform)
 

@@ -1,1 +1,1 @@
-"""Stage 8: plans for people: text, explanations, differences, HTML. Pure functions of a record."""
+"""Plans for people: text, explanations, differences, HTML. Pure functions of a record."""

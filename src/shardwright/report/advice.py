@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardwright.cost.residuals import NO_DOTS, NOTHING, Residual
-from shardwright.record.advice import AdviceRecord
-from shardwright.record.comparison import Row
+from shardwright.record.comparison import AdviceRecord, Row
 from shardwright.report.pages import render
 from shardwright.report.words import (
     WIDTH,

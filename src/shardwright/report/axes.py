@@ -100,12 +100,11 @@ def _share(record: PlanRecord, axis: str) -> str:
     if all(share >= ALL for share in shares.values()):
         return f"every {' and '.join(shares)}"
     nouns = {noun: share for noun, share in shares.items() if share >= SOME}
-    texts = [f"{_part(share)} {noun}{'s' * (share < ALL)}" for noun, share in nouns.items()]
+    texts = [
+        f"every {noun}" if share >= ALL else f"{share:.0%} of the {noun}s"
+        for noun, share in nouns.items()
+    ]
     return " and ".join(texts) or "single weights"
-
-
-def _part(share: float) -> str:
-    return "every" if share >= ALL else f"{share:.0%} of the"
 
 
 def _why_nothing(record: PlanRecord, axis: str) -> str:

@@ -47,7 +47,7 @@ def format_plan(record: PlanRecord) -> str:
         format_memory(record),
         format_meshes(record),
         format_baselines(record),
-        format_certificate(record),
+        wrapped(f"proof: {certificate_words(record)}", indent=7),
     ]
     told = [f"note: {line}" for line in record.notes]
     told += [f"warning: {line}" for line in facts.warnings(record)]
@@ -230,14 +230,6 @@ def _not_shown(record: PlanRecord, left: int) -> Iterator[str]:
         yield f"{missing} do{'es' * (missing == 1)} not apply"
     if record.asked.tactics and rows[0].fits and rows[0].cost.step_s < record.cost.step_s:
         yield "faster ones are ruled out by your tactics"
-
-
-def format_certificate(record: PlanRecord) -> str:
-    """How good the plan provably is, in words.
-
-    The proof speaks of the lists of dims. Single arrays stored otherwise come after it.
-    """
-    return wrapped(f"proof: {certificate_words(record)}", indent=7)
 
 
 def certificate_words(record: PlanRecord) -> str:

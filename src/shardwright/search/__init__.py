@@ -1,4 +1,4 @@
-"""Stage 5: the decision space -> the best decisions found, and how good they provably are."""
+"""The decision space -> the best decisions found, and how good they provably are."""
 
 from shardwright.search.exact import Certificate
 from shardwright.search.search import Found, search

@@ -1,1 +1,1 @@
-"""Stage 3: decisions -> placements and collectives: the partitioning IR."""
+"""Decisions -> placements and collectives: the partitioning IR."""

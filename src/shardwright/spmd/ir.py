@@ -6,7 +6,7 @@ Plain data, independent of JAX once built. It is what tests read and what `expla
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -212,8 +212,35 @@ def atom_names(op_class: OpClass) -> list[str]:
     return out
 
 
+class _Movement(NamedTuple):
+    """Moves of one value at one op."""
+
+    op: Op
+    value: int
+    moves: Sequence[Move]
+    cause: Cause
+    phase: int  # that they hide behind, or BLOCKS
+    times: float  # per step
+
+
 def find_collectives(given: Partitioned) -> list[Collective]:
     """Every collective of the step, in program order."""
+    names, found = given.prices.axis_names, []
+    for op, value, moves, cause, phase, times in _movements(given):
+        sent = [m for m in moves if m.kind != SLICE]
+        source = str((op.source or given.program.where(value)) if sent else "")  # as for a return
+        found += [
+            Collective(
+                m.kind, tuple(names[a] for a in m.axes), m.bytes, times, given.link_s(m, phase),
+                source, cause, op.index, given.hidden_s(m, phase),
+            )
+            for m in sent
+        ]  # fmt: skip
+    return found
+
+
+def _movements(given: Partitioned) -> Iterator[_Movement]:
+    """What moves at each op, in program order: shared transfers and deferred sums once."""
     program, choices, of_op = given.program, given.choices, given.classes.of_op.tolist()
     runs = region_runs(program)
     summed: dict[int, tuple[Sum, Reduction]] = {}  # ops whose sums are added, then reduced
@@ -225,39 +252,34 @@ def find_collectives(given: Partitioned) -> list[Collective]:
     still = [not (any(c.operand_moves) or any(c.result_moves) or c.exchanges) for c in choices]
     slack, behind = given.slack, transfer_phases(program, given.classes, given.slack)
     moved: set[tuple[int, int, int, bool, Placement]] = set()
-    found: list[Collective] = []
     for op in program.ops:
         if of_op[op.index] == NO_CLASS or still[of_op[op.index]]:
             continue
-        choice, add = choices[of_op[op.index]], _Adder(given, op, runs[op.operand_region], found)
-        slot = 0
-        for v in op.operands:
-            if v == LITERAL:
-                continue
+        choice, times = choices[of_op[op.index]], runs[op.result_region]
+        for slot, v in enumerate(v for v in op.operands if v != LITERAL):
             place = place_of(op, v)
             key = (*place, choice.needs[slot])
             if key not in moved and choice.operand_moves[slot]:
                 moved.add(key)
                 cause = Cause("operand", op.name, *_origin(program, v))
-                add(choice.operand_moves[slot], v, cause, behind[place])
-            slot += 1
-        add = add._replace(times=runs[op.result_region])
+                moves = choice.operand_moves[slot]
+                yield _Movement(op, v, moves, cause, behind[place], runs[op.operand_region])
         for v in op.results[:1]:
-            why = Cause("halo" if op.rule.halos else "manual", op.name)
-            add(choice.exchanges, v, why, BLOCKS)
+            cause = Cause("halo" if op.rule.halos else "manual", op.name)
+            yield _Movement(op, v, choice.exchanges, cause, BLOCKS, times)
         if op.index in summed:
             one, once = summed[op.index]
             if op.index == max(leaf.op for leaf in one.leaves):  # the others are reduced with it
                 hoist = one.hoist if once.after_loop else None
                 if hoist:
-                    add = add._replace(times=runs[program.ops[hoist.loop.carry].region])
+                    times = runs[program.ops[hoist.loop.carry].region]
                 maker = hoist.loop.carry if hoist else program.values[one.value].op
                 value = (hoist or one).value
                 cause = Cause(
                     "scan" if hoist else "sum", op.name, stored=given.shape(value),
                     terms=len(one.leaves),
                 )  # fmt: skip
-                add(once.moves, value, cause, slack.results[maker])
+                yield _Movement(op, value, once.moves, cause, slack.results[maker], times)
             continue
         for v, moves in zip(op.results, choice.result_moves, strict=True):
             if not moves:
@@ -269,8 +291,7 @@ def find_collectives(given: Partitioned) -> list[Collective]:
                 cause = Cause("partial", op.name, stored=stored)
             else:
                 cause = Cause("stored", op.name, *_origin(program, v), stored)
-            add(moves, v, cause, slack.results[op.index])
-    return found
+            yield _Movement(op, v, moves, cause, slack.results[op.index], times)
 
 
 def reduction_of(given: Partitioned, one: Sum) -> Reduction | None:
@@ -278,26 +299,6 @@ def reduction_of(given: Partitioned, one: Sum) -> Reduction | None:
     terms = [(*given.computed(leaf.op), leaf.order) for leaf in one.leaves]
     past = [given.computed(i)[1] for i in one.hoisted_past(given.program)]
     return reduced_once(terms, past, one.sizes(given.program), given.prices)
-
-
-class _Adder(NamedTuple):
-    """Appends the collectives among some moves of one op."""
-
-    given: Partitioned
-    op: Op
-    times: float
-    found: list[Collective]
-
-    def __call__(self, moves: Sequence[Move], value: int, cause: Cause, phase: int) -> None:
-        given, op, names = self.given, self.op, [name for name, _ in self.given.axes]
-        source = str(op.source) if op.source else given.program.where(value)  # as for a return
-        for m in moves:
-            if m.kind != SLICE:
-                collective = Collective(
-                    m.kind, tuple(names[a] for a in m.axes), m.bytes, self.times,
-                    given.link_s(m, phase), source, cause, op.index, given.hidden_s(m, phase),
-                )  # fmt: skip
-                self.found.append(collective)
 
 
 def local_shape(

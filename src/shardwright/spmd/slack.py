@@ -45,9 +45,7 @@ def find_slack(program: Program) -> Slack:
     first = {phase[i]: i for i in reversed(numbers)}  # nothing runs before it,
     last = {phase[i]: i for i in numbers}  # nothing after it
     # What the function itself makes after its last dot or loop hides behind what follows.
-    heavy = {
-        phase[op.index]: op.index for op in program.ops if op.is_region or op.rule.unit == MATRIX
-    }
+    heavy = {phase[op.index]: op.index for op in program.ops if _is_heavy(op)}
     top = sorted({phase[op.index] for op in program.ops if op.region == TOP})
     follows = dict(pairwise(top))
     operands, results = [], []
@@ -71,6 +69,10 @@ def find_slack(program: Program) -> Slack:
     by = [v.op if v.op != NO_OP else next(reversed(readers[v.index]), 0) for v in program.values]
     value_phase = [phase[i] if phase else 0 for i in by]
     return Slack(1 + max(phase, default=0), phase, value_phase, operands, results)
+
+
+def _is_heavy(op: Op) -> bool:
+    return op.is_region or op.rule.unit == MATRIX
 
 
 def _is_light(op: Op) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from shardwright import _jax
+from shardwright._jax import lowerings
 from shardwright.rules.rule import OpShape, TensorShape
 
 _DTYPES = {
@@ -43,7 +43,7 @@ class Example:
 
 def bind(name: str, **params: Any) -> Callable[..., Any]:
     """The primitive itself, for those that no public function names."""
-    return lambda *operands: _jax.primitives()[name].bind(*operands, **params)
+    return lambda *operands: lowerings.primitives()[name].bind(*operands, **params)
 
 
 class Isolated(NamedTuple):
