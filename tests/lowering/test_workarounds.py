@@ -150,6 +150,15 @@ def test_an_entry_held_alone_is_refused(n: int) -> None:
     assert_refused(ALONE, fn, f32(n), "f32[1]")
 
 
+SENT = shows("entry of another device")
+
+
+def test_an_entry_of_another_device_is_sent_before_it_is_summed() -> None:
+    """The last of 16 rows, eight on each device."""
+    text = compiled(lambda put, x: put(put(jnp.sin(x), "a")[-1]), f32(16, 8))
+    assert " collective-permute(" in text and " all-reduce(" in text, gone(SENT)
+
+
 STRIDE = shows("stride of one entry")
 
 

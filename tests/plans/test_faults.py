@@ -190,6 +190,30 @@ ALONE = (
 )
 
 
+def each_last(x: Any) -> Any:
+    return lax.scan(lambda c, _: (jnp.sin(c) + jnp.cos(c)[-1], c[3].sum()), x, None, length=3)
+
+
+# One entry of a split dim that is not the first device's: XLA sent it there before the sum, twice
+# to three times the bytes; two of them were summed with the whole row between.
+PICKED = {
+    f"{name}, {'+'.join(f'{dim}{axis}' for _, dim, axis in split)}": Row(
+        fn, (f32(64, 128),), FOUR_TWO, pins(*split)
+    )
+    for split in ([("x", 0, "x"), ("x", 1, "y")], [("x", 0, "x"), ("x", 0, "y")])
+    for name, fn in {
+        "last": lambda x: jnp.sin(x)[-1],
+        "inner": lambda x: jnp.sin(x)[17],
+        "last of both": lambda x: jnp.sin(x)[-1:, -1:] * 2,
+        "gradient": jax.grad(lambda x: jnp.sum(jnp.sin(jnp.cos(x)[-5]))),
+        "of booleans": lambda x: (jnp.sin(x) > 0)[33],
+        "of integers": lambda x: jnp.int32(9 * x)[40],
+        "beside NaN": lambda x: jnp.log(x)[33],
+        "in a loop": each_last,
+    }.items()
+}
+
+
 def conv(x: Any, w: Any, groups: int = 1) -> Any:
     return lax.conv_general_dilated(
         x, w, (1, 1), "SAME", feature_group_count=groups,
@@ -524,7 +548,7 @@ FAMILIES = {
     "entries": ENTRIES, "starts": STARTS, "alone": ALONE, "kernels": KERNELS,
     "literals": LITERALS, "two axes": TWO_AXES, "copies": COPIES, "carries": CARRIES,
     "branches": BRANCHES, "best": BEST, "aligned": ALIGNED, "invariant": INVARIANT,
-    "equal": EQUAL, "groups": GROUPS, "remats": REMATS,
+    "equal": EQUAL, "groups": GROUPS, "remats": REMATS, "picked": PICKED,
 }  # fmt: skip
 ROWS = {f"{family}: {name}": row for family, rows in FAMILIES.items() for name, row in rows.items()}
 
@@ -564,6 +588,18 @@ def test_the_peak_has_all_copies(name: str) -> None:
     plan = plan_of(row)
     compiled = read_memory(plan.jit(row.fn).lower(*row.args).compile())
     assert plan.cost.peak_bytes >= (1 - PEAK_LOW) * compiled.peak_bytes
+
+
+@pytest.mark.parametrize("dtype", ["float8_e8m0fnu", "float8_e5m2", "int4", "bool", "bfloat16"])
+@pytest.mark.parametrize("mesh", [{"x": 8}, FOUR_TWO], ids=str)
+def test_one_entry_of_narrow_types(dtype: str, mesh: dict[str, int]) -> None:
+    """Scales of eight bits have no zero that the others could add."""
+    scales = (2.0 ** ints(7, 8, 16)).astype(jnp.dtype(dtype))
+    plan = sw.partition(
+        lambda x: x[5], scales, mesh=mesh, device=DEVICES["fast links"], seconds=0.2,
+        tactics=pins(("x", 0, "x")),
+    )  # fmt: skip
+    np.testing.assert_array_equal(plan.jit()(scales), scales[5])
 
 
 def test_copies_that_do_not_fit_are_refused() -> None:

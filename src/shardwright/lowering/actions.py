@@ -126,12 +126,12 @@ class Fill:
 
 @dataclass(frozen=True, slots=True)
 class PickEntries:
-    """A slice to one entry, without a stride; in dims split to single entries a sum with zeros."""
+    """A slice to one entry, without a stride; along split dims a sum with zeros."""
 
-    dims: tuple[int, ...]
+    dims: tuple[tuple[int, int], ...]  # (dim, its shards)
 
     def __str__(self) -> str:
-        of = f" of dims {', '.join(map(str, self.dims))}" if self.dims else ""
+        of = f" of dims {', '.join(str(dim) for dim, _ in self.dims)}" if self.dims else ""
         return f"pick entries{of}"
 
 

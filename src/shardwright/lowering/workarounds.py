@@ -42,6 +42,12 @@ WORKAROUNDS = {
         " entry is sliced to one entry, and gathered for another use",
         "PickEntries", ("slice",),
     ),
+    "entry of another device": Workaround(
+        "jaxlib 0.10.2",
+        "sends an entry that is sliced from a split dim to the first device, before it sums what"
+        " all of them have",
+        "PickEntries", ("slice",),
+    ),
     "stride of one entry": Workaround(
         "jaxlib 0.10.2",
         "makes a program that its own verifier refuses where a split dim is sliced to one entry by"
@@ -121,16 +127,17 @@ def _clamp(start: Any, most: int | list[int]) -> Any:
     return jnp.clip(start, jnp.array(0, dtype), jnp.array(last, dtype))
 
 
-def picked_dims(given: Partitioned, op: Op, spec: Spec) -> tuple[int, ...]:
-    """The dims of a slice's operand of which every device holds one entry, sliced to one entry."""
+def picked_dims(given: Partitioned, op: Op, spec: Spec) -> tuple[tuple[int, int], ...]:
+    """(dim, shards) of a slice's operand, for the split dims of which it takes one entry."""
     array = given.program.values[op.operands[0]]
     if _jax.is_extended(array.dtype):
         return ()
     start, limit = op.eqn.params["start_indices"], op.eqn.params["limit_indices"]
     sizes = dict(given.axes)
+    shards = [prod(sizes[a] for a in axes) for axes in spec]
     return tuple(
-        d for d, axes in enumerate(spec)
-        if array.shape[d] == prod(sizes[a] for a in axes) > 1 == limit[d] - start[d]
+        (d, n) for d, n in enumerate(shards)
+        if n > 1 == limit[d] - start[d] and array.shape[d] % n == 0
     )  # fmt: skip
 
 
@@ -140,28 +147,45 @@ def takes_one_by_stride(op: Op) -> bool:
     return any(n == 1 < stride for n, stride in zip(shape, strides, strict=False))
 
 
-def sliced(eqn: Any, array: Any, picked: tuple[int, ...]) -> list[Any]:
-    """The result of a slice; an entry that one device holds alone is summed with zeros."""
+def sliced(eqn: Any, array: Any, picked: tuple[tuple[int, int], ...]) -> list[Any]:
+    """The result of a slice; of an entry of a split dim, the sum with zeros of other devices."""
     start, limit = list(eqn.params["start_indices"]), list(eqn.params["limit_indices"])
     strides = list(eqn.params["strides"] or [1] * len(start))
     for d, n in enumerate(eqn.outvars[0].aval.shape):
         if n == 1:
             limit[d], strides[d] = start[d] + 1, 1
-    for d in picked:
-        array = _picked(array, d, start[d])
-        start[d], limit[d] = 0, 1
-    return _jax.bind(
+    places = {d: (shards, start[d]) for d, shards in picked}
+    for d in places:
+        start[d], limit[d] = 0, array.shape[d]
+    (cut,) = _jax.bind(
         eqn, [array], start_indices=tuple(start), limit_indices=tuple(limit), strides=tuple(strides)
     )
+    return [_picked(cut, places) if places else cut]
 
 
-def _picked(array: Any, dim: int, place: int) -> Any:
-    """One entry of a dim as a sum over all of them, of which the others are zero."""
-    here = jax.lax.broadcasted_iota(jnp.int32, array.shape, dim) == place
-    held = jnp.where(here, array, jnp.zeros_like(array))
+def _picked(array: Any, places: dict[int, tuple[int, int]]) -> Any:
+    """One entry of each of these dims, {dim: (shards, place)}.
+
+    Each device takes the one of its own that stands where that stands; all but one are zero. As
+    float8_e8m0fnu has no zero, the narrowest floats are added as the integers of their bits.
+    """
+    holders = {}
+    for dim, (shards, place) in places.items():
+        holders[dim], own = divmod(place, array.shape[dim] // shards)
+        cut = array.reshape(*array.shape[:dim], shards, -1, *array.shape[dim + 1 :])
+        array = jax.lax.index_in_dim(cut, own, dim + 1, keepdims=False)
+    dtype = array.dtype
+    if jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits <= 8:
+        array = jax.lax.bitcast_convert_type(array, f"uint{jnp.finfo(dtype).bits}")
+    zero = jnp.zeros((), array.dtype)
+    for dim, holder in holders.items():
+        here = jax.lax.broadcasted_iota(jnp.int32, array.shape, dim) == holder
+        array = jnp.where(here, array, zero)
     add = jax.lax.bitwise_or if array.dtype == bool else jax.lax.add
-    picked = jax.lax.reduce(held, jnp.zeros((), array.dtype), add, (dim,))
-    return jnp.expand_dims(picked, dim)
+    summed = jax.lax.reduce(array, zero, add, tuple(places))
+    if summed.dtype != dtype:
+        summed = jax.lax.bitcast_convert_type(summed, dtype)
+    return jnp.expand_dims(summed, tuple(places))
 
 
 def scattered(term: Any, axes: tuple[str, ...], dim: int) -> Any:
