@@ -31,8 +31,6 @@ from shardwright.cost.devices import device
 
 HERE = Path(__file__).resolve().parent
 NO_LIMIT = 10**15  # bytes: what was measured did fit, with offloading in some rows
-# Asynchronous tensor parallelism splits dots so that activations move beside them, as weights do.
-ASYNC_TP = 0.8
 BARS = {"median": 0.08, "p90": 0.20, "worst": 1.5}
 PLAUSIBLE_MFU = (0.1, 0.75)  # of the rate of the dtype; published rows have 0.2 to 0.7
 
@@ -254,11 +252,17 @@ BATCH_AXES = ("dcn_data", "dcn_fsdp", "data", "fsdp")
 
 
 def device_of(row: Row) -> sw.Device:
-    """The published device; MaxText's flags make gathers on v5p and v6e run beside compute."""
-    known = device(row.device)
+    """The published device, and what the run makes it do.
+
+    MaxText's flags make gathers on v5p and v6e run beside compute. Asynchronous tensor parallelism
+    splits dots, so that activations move beside them, as weights do.
+    """
+    changes: dict[str, Any] = {}
     if row.device in ("tpu-v5p", "tpu-v6e"):
-        return sw.Device.like(known, name=known.name, hides=device("tpu-v5e").hides)
-    return known
+        changes["hides"] = device("tpu-v5e").hides
+    if "async TP" in row["mesh"]:
+        changes["splits_bytes"] = 1
+    return sw.Device.like(row.device, name=row.device, **changes)
 
 
 def replay(row: Row) -> Replay:
@@ -270,7 +274,6 @@ def replay(row: Row) -> Replay:
     plan = sw.partition(
         example.fn, *example.args, mesh=mesh, device=device_of(row), tactics=tactics,
         memory=NO_LIMIT, donate_argnums=example.donate_argnums,
-        **({"overlap": ASYNC_TP} if "async TP" in row["mesh"] else {}),
     )  # fmt: skip
     cost = plan.cost
     waits = 1 + row.bubble
