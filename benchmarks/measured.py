@@ -13,6 +13,7 @@ tuned on are read, and that what is predicted for them is plausible.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import itertools
 import math
@@ -24,15 +25,13 @@ from pathlib import Path
 from typing import Any
 
 import shardwright as sw
-from benchmarks.measured_models import KEEPS, QKV, Config, Remat, train_step
+from benchmarks.measured_models import KEEPS, Config, Remat, train_step
 from benchmarks.measured_report import page, plausibility, plot, table
 from shardwright.cost.cost import Cost
 from shardwright.cost.devices import device
 
 HERE = Path(__file__).resolve().parent
 NO_LIMIT = 10**15  # bytes: what was measured did fit, with offloading in some rows
-# Asynchronous tensor parallelism splits dots so that activations move beside them, as weights do.
-ASYNC_TP = 0.8
 BARS = {"median": 0.08, "p90": 0.20, "worst": 1.5}
 PLAUSIBLE_MFU = (0.1, 0.75)  # of the rate of the dtype; published rows have 0.2 to 0.7
 
@@ -59,7 +58,11 @@ class Row:
         """The name of the device in devices.toml."""
         if "96 GB" in self["hardware"]:
             return "h100-96"
-        return device(self["hardware"].split(" (")[0].removeprefix("NVIDIA ")).name
+        words = self["hardware"].split(" (")[0].lower().removeprefix("nvidia ").split()
+        for count in range(len(words), 1, -1):
+            with contextlib.suppress(sw.ShardwrightError):
+                return device(" ".join(words[:count])).name
+        return device(words[0]).name
 
     @property
     def measured_s(self) -> float:
@@ -70,6 +73,13 @@ class Row:
         """The published parallelisms and their sizes: {"dcn_data": 2, "fsdp": 256}."""
         found = re.findall(r"(\w+)=(\d+)", self["mesh"].lower())
         return {ALSO_CALLED.get(name, name): int(size) for name, size in found}
+
+    @property
+    def batch(self) -> int:
+        """Sequences of a step."""
+        if self["global_batch"]:
+            return number(self["global_batch"])
+        return round(float(self["per_device_batch"]) * number(self["chips"]))
 
     @property
     def stages(self) -> int:
@@ -85,7 +95,7 @@ class Row:
         apart = re.search(r"(?:virtual|interleave)\w*[ =](\d+)", self["mesh"])
         size = re.search(r"microbatch (\d+)", self["mesh"])
         ranks = math.prod(n for name, n in self.axes.items() if name in BATCH_AXES)
-        alone = number(self["global_batch"]) / ranks / int(size[1] if size else 1)
+        alone = self.batch / ranks / int(size[1] if size else 1)
         return (self.stages - 1) / (max(alone, 1.0) * int(apart[1] if apart else 1))
 
 
@@ -130,7 +140,7 @@ def model_of(row: Row) -> Config:
         (style for name, style in FAMILIES.items() if row.model.startswith(name)), GATED
     )
     head_dim = re.search(r"head_dim (\d+)", said)
-    experts = re.search(r"(\d+) experts, top (\d+)", said)
+    experts = re.search(r"(\d+) experts, top.?(\d+)", said)
     style = {
         "d_head": numbers["d_model"] // heads,
         "experts": int(experts[1]) if experts else 0,
@@ -144,7 +154,7 @@ def model_of(row: Row) -> Config:
         **style,
         heads=heads,
         kv_heads=number(row["n_kv_heads"] or row["n_heads"]),
-        batch=number(row["global_batch"]),
+        batch=row.batch,
         narrow=_narrow(row["precision"]),
         keeps=_keeps(row["remat"]),
         reduce_f32="DEFAULT" in row["precision"]
@@ -188,27 +198,32 @@ def _narrow(precision: str) -> str:
 
 def _keeps(remat: str) -> Remat:
     """What a layer keeps: a named policy, or a list of what is offloaded to the host and saved."""
-    said = remat.strip()
-    if said.startswith("custom") or ("offload" in said and said not in KEEPS):
-        kept: dict[bool, list[str]] = {True: [], False: []}
-        for part in said.split(";"):
+    said = remat.strip().lower()
+    policy = ALSO_KEPT.get(said, said.split(" (")[0])
+    policy = ALSO_KEPT.get(policy, policy)
+    if policy in KEEPS:
+        return KEEPS[policy]
+    if not said.startswith("custom") and "offload" not in said:
+        raise ValueError(f"no policy of rematerialisation is called {remat!r}")
+    kept: dict[bool, list[str]] = {True: [], False: []}
+    for part in said.split("," if "=" in said else ";"):  # what goes where, or a list for each
+        if "remat" not in part:
             found = [names for called, names in CALLED.items() if re.search(called, part)]
             kept["offload" in part] += itertools.chain.from_iterable(found)
-        return Remat(tuple(kept[False]), tuple(kept[True]))
-    named = {
-        "selective, per op": "every second dot", "recipe default": "none", "": "none",
-        "minimal_with_context": "minimal_flash",
-    }  # fmt: skip
-    policy = named.get(said, named.get(said.split(" (")[0], said.split(" (")[0]))
-    if policy not in KEEPS:
-        raise ValueError(f"no policy of rematerialisation is called {remat!r}")
-    return KEEPS[policy]
+    return Remat(tuple(dict.fromkeys(kept[False])), tuple(dict.fromkeys(kept[True])))
 
 
+# Other names of policies. Megatron's selective one recomputes what flash attention never writes.
+ALSO_KEPT = {
+    "selective, per op": "every second dot", "recipe default": "none", "": "none", "no": "none",
+    "minimal_with_context": "minimal_flash", "proj": "minimal", "dots_saveable": "minimal",
+    "selective": "none", "core attention": "none", "yes": "full", "true": "full",
+}  # fmt: skip
 # How rows name what a custom policy keeps.
 CALLED = {
-    "layer input": ("input",), r"q, ?k, ?v|qkv": QKV, "out_proj": ("out",), "context": ("context",),
-    "mlpwi": ("gate", "up"), r"mlpwo": ("down",),
+    "layer.input": ("input",), r"\bq\b|query|qkv": ("q",), r"\bk\b|key|qkv": ("k",),
+    r"\bv\b|value|qkv": ("v",), "out_proj": ("out",), "context": ("context",),
+    "mlpwi|w1": ("gate", "up"), "mlpwo|w2": ("down",),
 }  # fmt: skip
 
 
@@ -223,9 +238,12 @@ def mesh_of(row: Row) -> tuple[sw.Mesh, list[Any]]:
     unknown = axes.keys() - TACTICS.keys()
     if unknown:
         raise ValueError(f"{row.name}: no tactic for {', '.join(unknown)}")
-    if math.prod(axes.values()) * stages != number(row["chips"]):
+    rest, odd = divmod(number(row["chips"]), math.prod(axes.values()) * stages)
+    if odd or not rest:
         raise ValueError(f"{row.name}: the mesh does not have {row['chips']} chips")
+    axes["data"] = axes.get("data", 1) * rest  # what is not said is data parallelism
     axes = {name: axes[name] for name in TACTICS if axes.get(name, 1) > 1}  # major to minor
+    axes = axes or {"data": 1}
     tactics = [tactic(name) for name in axes for tactic in TACTICS[name]]
     if "tensor" in axes and "torchtitan" in row["source"]:
         tactics.append(sw.SequenceParallel("tensor"))
@@ -246,19 +264,26 @@ TACTICS: dict[str, tuple[Any, ...]] = {
 
 # Other names of parallelisms, and those over which a batch is split.
 ALSO_CALLED = {
-    "dp": "data", "ddp": "data", "replicate": "data", "shard": "fsdp", "fsdp_transpose": "fsdp",
-    "tp": "tensor", "model": "tensor", "cp": "context", "sequence": "context", "ep": "expert",
-    "pp": "pipeline", "dcn": "dcn_data",
+    "dp": "data", "ddp": "data", "replicate": "data", "dp_replicate": "data", "shard": "fsdp",
+    "dp_shard": "fsdp", "fsdp_transpose": "fsdp", "tp": "tensor", "model": "tensor",
+    "tensor_sequence": "tensor", "tensor_transpose": "tensor", "cp": "context",
+    "sequence": "context", "ep": "expert", "pp": "pipeline", "dcn": "dcn_data",
 }  # fmt: skip
 BATCH_AXES = ("dcn_data", "dcn_fsdp", "data", "fsdp")
 
 
 def device_of(row: Row) -> sw.Device:
-    """The published device; MaxText's flags make gathers on v5p and v6e run beside compute."""
-    known = device(row.device)
+    """The published device, and what the run makes it do.
+
+    MaxText's flags make gathers on v5p and v6e run beside compute. Asynchronous tensor parallelism
+    splits dots, so that activations move beside them, as weights do.
+    """
+    changes: dict[str, Any] = {}
     if row.device in ("tpu-v5p", "tpu-v6e"):
-        return sw.Device.like(known, name=known.name, hides=device("tpu-v5e").hides)
-    return known
+        changes["hides"] = device("tpu-v5e").hides
+    if "async TP" in row["mesh"]:
+        changes["splits_bytes"] = 1
+    return sw.Device.like(row.device, name=row.device, **changes)
 
 
 def replay(row: Row) -> Replay:
@@ -270,7 +295,6 @@ def replay(row: Row) -> Replay:
     plan = sw.partition(
         example.fn, *example.args, mesh=mesh, device=device_of(row), tactics=tactics,
         memory=NO_LIMIT, donate_argnums=example.donate_argnums,
-        **({"overlap": ASYNC_TP} if "async TP" in row["mesh"] else {}),
     )  # fmt: skip
     cost = plan.cost
     waits = 1 + row.bubble

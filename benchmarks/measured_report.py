@@ -77,7 +77,7 @@ def plausibility(replays: Sequence[Replay]) -> str:
     ]
     for one in replays:
         row, cost = one.row, one.cost
-        tokens = float(row["global_batch"]) * float(row["seq"]) / float(row["chips"])
+        tokens = row.batch * float(row["seq"]) / float(row["chips"])
         lines.append(
             f"| {row.name} | {cost.step_s:.3f} s | {one.mfu:.0%} | {cost.compute_s:.3f} s "
             f"| {cost.link_s:.3f} s | {tokens / cost.step_s:,.0f} |"

@@ -65,6 +65,33 @@ def test_a_sum_crosses_slices_in_parts() -> None:
     assert plan.verify(run=True).ok
 
 
+def test_a_sum_crosses_slices_in_parts_along_a_dim_of_its_own() -> None:
+    """Not along the dim that Megatron's axis splits: gathered back, that would be the whole one."""
+
+    def step(up: Any, down: Any, x: Any) -> Any:
+        def loss(up: Any, down: Any) -> Any:
+            return jnp.sum((jnp.tanh(x @ up) @ down) ** 2)
+
+        grads = jax.grad(loss, argnums=(0, 1))(up, down)
+        return [w - 0.1 * g for w, g in zip((up, down), grads, strict=True)]
+
+    up, down = np.ones((512, 4096), np.float32), np.ones((4096, 512), np.float32)
+    tactics = [sw.DataParallel("dcn_data"), sw.DataParallel("data"), sw.Megatron("model")]
+    plan = sw.partition(
+        step, up, down, np.ones((8192, 512), np.float32),
+        mesh={"dcn_data": 2, "data": 2, "model": 2}, tactics=tactics,
+    )  # fmt: skip
+    half = up.nbytes // 2  # of a weight, on one of Megatron's ranks
+    assert sorted((c.kind, c.axes, c.bytes, c.count) for c in plan.collectives) == [
+        ("all-gather", ("data",), half, 1), ("all-gather", ("data",), half, 1),
+        ("all-reduce", ("dcn_data",), half // 2, 1), ("all-reduce", ("dcn_data",), half // 2, 1),
+        ("all-reduce", ("model",), 8192 * 512, 1),
+        ("reduce-scatter", ("data",), half, 1), ("reduce-scatter", ("data",), half, 1),
+    ]  # fmt: skip
+    result = plan.verify(run=True)
+    assert result.ok and result.link_error < 0.01, str(result)
+
+
 @pytest.mark.parametrize(
     "look_up, logits", [(rows, straight), (rows, transposed), (one_hot, transposed)]
 )

@@ -97,6 +97,25 @@ def test_slack_of_dots(fn: Callable[..., Any], args: tuple[Any, ...], expected: 
     ] == expected  # fmt: skip
 
 
+def test_dots_that_a_platform_splits() -> None:
+    """What a dot of large arrays reads or makes moves beside it; what is summed of two dots too."""
+
+    def two_layers(w: Any, x: Any) -> Any:
+        return jnp.tanh(x @ w + x @ (w + 1.0)) @ w
+
+    program = trace(two_layers, W, X)
+    dots = [op.index for op in program.ops if op.name == "dot_general"]
+    (added,) = [op.index for op in program.ops if op.name == "add" and op.index > dots[0]
+                and op.index > dots[1]]  # fmt: skip
+    bytes_ = [program.values[v].bytes for i in dots for v in program.ops[i].operands]
+    whole, none = find_slack(program, 1), find_slack(program)
+    for i in dots:
+        assert BLOCKS not in whole.operands[i] and whole.results[i] != BLOCKS
+    assert whole.results[added] != BLOCKS == none.results[added]
+    assert none.results[dots[0]] == BLOCKS
+    assert find_slack(program, max(bytes_) + 1) == none
+
+
 def test_movements_into_and_out_of_a_loop() -> None:
     """An entry of a stack is moved in its trip, early; a stacked result leaves it, late."""
     program = trace(scanned_grad, STACK, X)

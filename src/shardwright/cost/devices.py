@@ -112,6 +112,9 @@ class Device:
     half_bandwidth_bytes: float = 0.0  # size at which a collective reaches half of the peak
     # By kind the share of a hideable collective's seconds that runs beside compute (docs/cost.md).
     hides: Mapping[str, float] = field(default_factory=dict)
+    # Arrays of so many bytes, split or not, are moved beside the dot that reads or makes them, for
+    # the platform splits it (collective matmul); 0: none are.
+    splits_bytes: float = 0.0
     # By kind the bytes of results up to which a compiler makes one collective of several.
     combines: Mapping[str, float] = field(default_factory=dict)
     op_overhead_s: float = 0.0  # one kernel or op, however small

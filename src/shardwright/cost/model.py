@@ -83,8 +83,10 @@ class CostModel:
         program = analysis.program
         self.analysis, self.mesh, self.device, self.overlap = analysis, mesh, device, overlap
         self.pinned = dict(pinned or {})  # value -> axes per dim, whatever the lists say
-        self.slack = find_slack(program)
-        self.prices = DevicePrices(mesh, device, unrolled_bytes=unrolled_bytes(program, self.slack))
+        self.slack = waits = find_slack(program)
+        if device.splits_bytes:  # parts of a dot are neither gathered ahead nor wait for each other
+            self.slack = find_slack(program, device.splits_bytes)
+        self.prices = DevicePrices(mesh, device, unrolled_bytes=unrolled_bytes(program, waits))
         self.sums = find_sums(program)
         self.layouts = Layouts(
             analysis, mesh.sizes, pinned, find_shard_maps(program, mesh),
@@ -101,7 +103,7 @@ class CostModel:
         live = live_counts(
             self.lifetimes, self.layouts.of_value, len(self.layouts.table), len(program.ops)
         )
-        ahead = self.slack if hides and device.hides.get(ALL_GATHER) else None
+        ahead = waits if hides and device.hides.get(ALL_GATHER) else None
         self.lasting = find_lasting(
             program, self.classes.of_op, self.fusion, self.schedule, device, ahead
         )

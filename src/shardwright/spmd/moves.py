@@ -325,7 +325,10 @@ def _in_parts(
     for a in inside:
         for atom in range(len(layout.atoms)):
             put = _put(made, [a], atom)
-            if _evenly(layout, put, axis_sizes) and _splits(layout, put, axis_sizes):
+            if not (_evenly(layout, put, axis_sizes) and _splits(layout, put, axis_sizes)):
+                continue
+            back = reshard(layout, put, made, tuple(axis_sizes))
+            if all(move.axes == (a,) for move in back):  # not along a dim that others split, too
                 aim, made = _put(aim, [a], atom), put
                 break
     return aim

@@ -4,7 +4,8 @@ A *phase* is a stretch that runs in one go: of each region the forward pass, the
 what follows it. What is there when a phase begins can be moved before it is needed: weights are
 gathered ahead. What a phase only hands on can be moved after it was made: gradients are reduced
 late. Such movements are *hideable* behind the compute of their phase. Every other one stands
-between two ops that need each other, or at an end of its phase, and blocks.
+between two ops that need each other, or at an end of its phase, and blocks, unless the platform
+splits the dot beside it (collective matmul): then its parts move while others are multiplied.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import NamedTuple
 from shardwright.program.ties import CARRIES, ENTRIES, EXITS, INITS, LEAVES_TRIP, Tie
 from shardwright.program.types import LITERAL, NO_OP, TOP, Op, Program
 from shardwright.rules.rule import MATRIX, NOTHING, PASS
+from shardwright.spmd.sums import find_sums
 
 BLOCKS = -1  # in place of a phase: a movement that nothing hides
 _BEFORE = -2  # of a value: there before any phase of its region begins
@@ -30,9 +32,13 @@ class Slack(NamedTuple):
     results: list[int]  # [ops] all results of an op alike
 
 
-def find_slack(program: Program) -> Slack:
-    """The slack of every movement of a program."""
+def find_slack(program: Program, splits_bytes: float = 0.0) -> Slack:
+    """The slack of every movement of a program.
+
+    From arrays of `splits_bytes` on a platform splits the dot that reads or makes them; 0: none.
+    """
     phase, begins, ends = _phases(program)
+    splits = _beside_dots(program, splits_bytes) if splits_bytes else _NONE
     made, ready = _made(program, phase, begins)
     needed = _needed(program, phase, made)
 
@@ -62,13 +68,33 @@ def find_slack(program: Program) -> Slack:
             here = there = follows.get(there, BLOCKS)
             late = moves_late = True
         found = [one and first.get(here) != op.index for one in early(op, here)]
-        operands.append(tuple([here if one or moves_late else BLOCKS for one in found]))
+        apart = [phase[op.index] if (op.index, v) in splits else BLOCKS
+                 for v in op.operands if v != LITERAL]  # fmt: skip
+        operands.append(tuple([
+            here if one or moves_late else at for one, at in zip(found, apart, strict=True)
+        ]))  # fmt: skip
         ahead = op.tie is Tie.SCAN_XS or (passes and op.tie not in EXITS and all(found))
-        results.append(there if late or ahead else BLOCKS)
+        made_by_dots = any((op.index, v) in splits for v in op.results)
+        results.append(there if late or ahead else phase[op.index] if made_by_dots else BLOCKS)
     readers = program.uses()
     by = [v.op if v.op != NO_OP else next(reversed(readers[v.index]), 0) for v in program.values]
     value_phase = [phase[i] if phase else 0 for i in by]
     return Slack(1 + max(phase, default=0), phase, value_phase, operands, results)
+
+
+_NONE: frozenset[tuple[int, int]] = frozenset()
+
+
+def _beside_dots(program: Program, least_bytes: float) -> frozenset[tuple[int, int]]:
+    """{(op, value)} what a dot reads, or makes, or is added up of such, if it is large enough."""
+    found = set[tuple[int, int]]()
+    for op in program.ops:
+        if op.rule.unit == MATRIX:
+            found |= {(op.index, v) for v in (*op.operands, *op.results) if v != LITERAL}
+    for one in find_sums(program):
+        if program.ops[one.leaves[0].op].rule.unit == MATRIX:
+            found.add((program.values[one.value].op, one.value))
+    return frozenset((op, v) for op, v in found if program.values[v].bytes >= least_bytes)
 
 
 def _is_heavy(op: Op) -> bool:
