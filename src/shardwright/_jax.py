@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 from jax._src import core, distributed, source_info_util
 from jax._src.interpreters import partial_eval
+from jax._src.literals import TypedNdArray
 from jax.extend.core import jaxpr_as_fun
 
 # Versions --------------------------------------------------------------------------------
@@ -201,6 +202,11 @@ def bare(array: Any, weak: bool) -> Any:
     """The shape and dtype of an array, without where it is."""
     aval = jax.typeof(array)
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=weak)
+
+
+def without_mesh(number: Any) -> Any:
+    """A number or array of a jaxpr, fit for any mesh: JAX's own remember where they were traced."""
+    return number.view() if isinstance(number, TypedNdArray) else number
 
 
 def on_host(array: Any) -> bool:
