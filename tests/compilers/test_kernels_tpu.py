@@ -71,6 +71,19 @@ def test_queries_of_splash_attention_split_over_devices() -> None:
     assert found.link_error <= 0.10
 
 
+def test_queries_of_causal_flash_attention_split_over_devices() -> None:
+    """Keys are gathered forward, queries for the gradients of keys; the bytes planned."""
+    args = [tensor(8, H, S, D)] * 3
+    pins = [sw.Pin("q", 0, "data"), *(sw.Pin(name, 2, "model") for name in "qkv")]
+    step = jax.value_and_grad(flash_loss, (0, 1, 2))
+    plan = sw.partition(step, *args, mesh=MESH, device="tpu-v5e", tactics=pins)
+    rows = [row for row in plan.ir().rows if row.name == "pallas_call"]
+    assert all(dict(row.claims).keys() == {"data", "model"} for row in rows) and len(rows) == 3
+    found = plan.verify("tpu:v5e:4x4")
+    print(found)
+    assert found.link_error <= 0.10
+
+
 ROWS, WIDTH, HIDDEN, EXPERTS = 524288, 4096, 1024, 8
 
 

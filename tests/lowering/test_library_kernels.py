@@ -17,7 +17,7 @@ from jax.experimental.pallas.ops.tpu.paged_attention import paged_attention
 from jax.experimental.pallas.ops.tpu.ragged_paged_attention import ragged_paged_attention
 
 import shardwright as sw
-from shardwright.rules.rule import PASS, factor_names
+from shardwright.rules.rule import PASS
 
 MESH = {"data": 4, "model": 2}
 B, H, KV, S, D, BLOCK = 4, 4, 2, 256, 128, 128
@@ -132,9 +132,10 @@ def test_queries_of_splash_attention_split_over_devices(heads: Any, masks: Any) 
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
 
 
-def test_the_last_queries_see_most_keys() -> None:
+@pytest.mark.parametrize("kind", LOSSES)
+def test_the_last_queries_see_most_keys(kind: str) -> None:
     """Split in four, the busiest device has the last rows of a causal mask."""
-    traced = sw.trace(splash_loss, *inputs("splash", length=1024))
+    traced = sw.trace(LOSSES[kind], *inputs(kind, length=1024))
     (work,) = [op.rule.kernel for op in traced.ops if op.name == "pallas_call"]
     blocks, left = 1024 // BLOCK, 8 * 9 / 2
     assert work.uneven.heaviest(4) == pytest.approx((7 + 8) / 2 / (left / blocks))
@@ -181,12 +182,53 @@ def heads_with_masks_of_their_own(q: Any, k: Any, v: Any, segments: Any) -> Any:
     return jax.vmap(kernel)(q, k, v, splash.SegmentIds(segments, segments))
 
 
-def test_heads_with_masks_of_their_own_stay_together() -> None:
-    """Which blocks a step gets depends on its head: only batch and queries may be split."""
-    traced = sw.trace(heads_with_masks_of_their_own, *inputs("splash", length=1024))
-    (rule,) = [op.rule for op in traced.ops if op.name == "pallas_call"]
-    sizes = [rule.sizes[f] for f, kind in enumerate(rule.kinds) if kind == PASS]
-    assert sizes == [B, 1024 // BLOCK], factor_names(rule)
+@pytest.mark.slow
+def test_heads_with_masks_of_their_own_are_told_which_they_are() -> None:
+    """Which blocks a step gets depends on its head, and on the queries that it has."""
+    args = [drawn(x) for x in inputs("splash", batch=1, length=512)]
+    pins = [sw.Pin("q", 1, "model"), sw.Pin("q", 2, "data")]
+    plan = sw.partition(
+        heads_with_masks_of_their_own, *args, mesh={"data": 2, "model": 2}, device="cpu",
+        tactics=pins, seconds=0.2,
+    )  # fmt: skip
+    (row,) = [row for row in plan.ir().rows if row.name == "pallas_call"]
+    assert dict(row.claims).keys() == {"data", "model"}
+    got = plan.jit(heads_with_masks_of_their_own)(*plan.place(*args))
+    want = jax.jit(heads_with_masks_of_their_own)(*args)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
+def biased(q: Any, k: Any, v: Any, bias: Any, segments: Any) -> Any:
+    """Every option of flash attention at once."""
+    ids = flash.SegmentIds(segments, segments)
+    out = flash.flash_attention(q, k, v, bias, ids, causal=True, sm_scale=0.1, block_sizes=BLOCKS)
+    return jnp.sum(out.astype(jnp.float32) ** 2)
+
+
+BLOCKS = flash.BlockSizes(
+    block_q=BLOCK, block_k_major=BLOCK, block_k=BLOCK, block_b=1, block_q_major_dkv=BLOCK,
+    block_k_major_dkv=BLOCK, block_k_dkv=BLOCK, block_q_dkv=BLOCK, block_k_major_dq=BLOCK,
+    block_k_dq=BLOCK, block_q_dq=BLOCK,
+)  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", [flash_loss, biased])
+def test_queries_and_keys_of_causal_flash_attention_split_over_devices(loss: Any) -> None:
+    """Forward and dq by queries, dk and dv by keys: each device is told where it is."""
+    length = 512
+    args = [drawn(x) for x in inputs("flash", batch=1, length=length)]
+    if loss is biased:
+        shape = (1, H, length, length)
+        args += [jax.random.normal(jax.random.key(9), shape), jnp.arange(length)[None] // 200]
+    step = jax.value_and_grad(loss, tuple(range(min(4, len(args)))))
+    pins = [sw.Pin(name, 2, "data") for name in "qkv"]
+    plan = sw.partition(step, *args, mesh={"data": 4}, device="cpu", tactics=pins, seconds=0.5)
+    rows = [row for row in plan.ir().rows if row.name == "pallas_call"]
+    assert ["data" in dict(row.claims) for row in rows] == [True] * 3
+    run, alone = plan.jit(step)(*plan.place(*args)), jax.jit(step)(*args)
+    for got, want in zip(jax.tree.leaves(run), jax.tree.leaves(alone), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
 
 
 PAGES, PAGE, PER_SEQUENCE = 16, 16, 4
@@ -265,10 +307,12 @@ def test_cudnn_attention_is_planned_without_a_gpu(kv_heads: int) -> None:
     assert flops == [2 * one_dot, 5 * one_dot]
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("kind", ["flash", "cudnn"])
-def test_queries_that_see_all_keys_split(kind: str, causal: bool) -> None:
-    """One sequence, one head: forward the queries are all there is to split, unless masked."""
+@pytest.mark.parametrize(
+    ("kind", "causal"),
+    [("flash", False), ("flash", True), ("cudnn", False)],
+)
+def test_queries_split_forward(kind: str, causal: bool) -> None:
+    """One sequence, one head: the queries are all there is to split."""
 
     def attend(q: Any, k: Any, v: Any) -> Any:
         if kind == "flash":
@@ -279,7 +323,7 @@ def test_queries_that_see_all_keys_split(kind: str, causal: bool) -> None:
     x = jax.ShapeDtypeStruct(shape, jnp.bfloat16)
     plan = sw.partition(attend, x, x, x, mesh={"data": 4}, device="h100", seconds=0.2)
     (row,) = [row for row in plan.ir().rows if row.name.startswith(("pallas", "dot"))]
-    assert bool(row.claims) != causal
+    assert row.claims
 
 
 def test_cudnn_is_still_asked_for_where_it_would_run() -> None:

@@ -13,6 +13,7 @@ from jax.experimental.pallas import tpu as pltpu
 import shardwright as sw
 from shardwright.rules.registry import USER_RULES
 from shardwright.rules.rule import REPLICATE, factor_names
+from tests.plans.runs import DEVICES
 
 MESH = {"data": 4, "model": 2}
 M, K, N, BLOCK = 128, 32, 64, 16
@@ -40,6 +41,15 @@ def multiply(x: Any, w: Any, o: Any) -> None:
 def masked(x: Any, w: Any, o: Any) -> None:
     """Asks where it is along the rows, and not along the columns."""
     o[...] = x[...] @ w[...] * pl.program_id(0)
+
+
+def masked_inside(x: Any, w: Any, o: Any) -> None:
+    """Asks where it is in a branch, where no device can be told."""
+    o[...] = x[...] @ w[...]
+
+    @pl.when(jnp.sum(x[...]) > 0)
+    def _() -> None:
+        o[...] = o[...] * pl.program_id(0)
 
 
 def accumulate(x: Any, w: Any, o: Any) -> None:
@@ -92,23 +102,72 @@ def reversed_rows(x: jax.Array, w: jax.Array) -> jax.Array:
     return call(multiply, (M, N), GRID, [into, COLUMNS], TILES)(x, w)
 
 
+def forwards(i: Any) -> tuple[Any, int]:
+    return i, 0
+
+
+def from_the_last(i: Any) -> tuple[Any, int]:
+    return M // BLOCK - 1 - i, 0
+
+
 def backwards(x: jax.Array, w: jax.Array) -> jax.Array:
-    """Steps along rows only, from the last to the first."""
-    rows = pl.BlockSpec((BLOCK, K), lambda i: (M // BLOCK - 1 - i, 0))
+    """Steps along rows only, which it writes from the last to the first."""
+    rows, result = pl.BlockSpec((BLOCK, K), forwards), pl.BlockSpec((BLOCK, N), from_the_last)
     whole = pl.BlockSpec((K, N), lambda i: (0, 0))
-    result = pl.BlockSpec((BLOCK, N), lambda i: (i, 0))
     return call(multiply, (M, N), GRID[:1], [rows, whole], result)(x, w)
+
+
+def read_backwards(x: jax.Array, w: jax.Array) -> jax.Array:
+    """Steps along rows only, which it reads from the last to the first."""
+    rows, result = pl.BlockSpec((BLOCK, K), from_the_last), pl.BlockSpec((BLOCK, N), forwards)
+    whole = pl.BlockSpec((K, N), lambda i: (0, 0))
+    return call(multiply, (M, N), GRID[:1], [rows, whole], result)(x, w)
+
+
+def looked_up(x: jax.Array, w: jax.Array) -> jax.Array:
+    """Which rows a step reads is data, a table that is there before the first step."""
+
+    def kernel(table: Any, x: Any, w: Any, o: Any) -> None:
+        o[...] = x[...] @ w[...] + table[pl.program_id(0)] + pl.num_programs(0)
+
+    grid = pltpu.PrefetchScalarGridSpec(
+        num_scalar_prefetch=1, grid=GRID,
+        in_specs=[
+            pl.BlockSpec((BLOCK, K), lambda i, j, table: (table[i], 0)),
+            pl.BlockSpec((K, BLOCK), lambda i, j, table: (0, j)),
+        ],
+        out_specs=pl.BlockSpec((BLOCK, BLOCK), lambda i, j, table: (i, j)),
+    )  # fmt: skip
+    out = jax.ShapeDtypeStruct((M, N), jnp.float32)
+    table = jnp.array([3, 3, 0, 7, 6, 1, 2, 5], jnp.int32)
+    return pl.pallas_call(kernel, out_shape=out, grid_spec=grid, interpret=True)(table, x, w)
+
+
+def masked_in_batch(x: jax.Array, w: jax.Array) -> jax.Array:
+    return jax.vmap(matmul_masked, (0, None))(jnp.stack([x, 2 * x]), w)
+
+
+def added_onto(x: jax.Array, w: jax.Array) -> jax.Array:
+    """Writes its result where its first operand was, and asks where it is."""
+
+    def kernel(y: Any, x: Any, w: Any, o: Any) -> None:
+        o[...] = y[...] + x[...] @ w[...] * (1 + pl.program_id(1))
+
+    onto = call(kernel, (M, N), GRID, [TILES, ROWS, COLUMNS], TILES, input_output_aliases={0: 0})
+    return onto(jnp.sin(x[:, :1] * w[:1]), x, w)
 
 
 GRID_DIMS = "i=8,j=16,k=32,l=32,m=4,n=16,o=16,p=16"
 # function: its rule, or None for an opaque one
 RULES = {
     matmul: f"([ij,k],[l,mn])->([io,mp]) {{{GRID_DIMS}}} need_replication={{j,k,l,n,o,p}}",
-    matmul_masked: f"([ij,k],[l,mn])->([io,mp]) {{{GRID_DIMS}}} need_replication={{i,j,k,l,n,o,p}}",
+    matmul_masked: f"([ij,k],[l,mn])->([io,mp]) {{{GRID_DIMS}}} need_replication={{j,k,l,n,o,p}}",
     matmul_in_steps: "([ij,kl],[km,no])->([ip,nq])"
     " {i=8,j=16,k=2,l=16,m=16,n=4,o=16,p=16,q=16} need_replication={j,k,l,m,o,p,q}",
-    reversed_rows: "([i,j],[k,lm])->([no,lp])"  # columns split, whatever is done to the rows
-    " {i=128,j=32,k=32,l=4,m=16,n=8,o=16,p=16} need_replication={i,j,k,m,n,o,p}",
+    reversed_rows: "([i,j],[k,lm])->([no,lp])"  # every device has all rows of the first operand
+    " {i=128,j=32,k=32,l=4,m=16,n=8,o=16,p=16} need_replication={i,j,k,m,o,p}",
+    read_backwards: "([i,j],[k,l])->([mn,o])"
+    " {i=128,j=32,k=32,l=64,m=8,n=16,o=64} need_replication={i,j,k,l,n,o}",
     backwards: None,
 }
 
@@ -137,22 +196,32 @@ def test_steps_that_share_scratch_memory_are_split_where_declared_parallel(
     assert [names[f] for f, kind in enumerate(kinds) if kind != REPLICATE] == list(splits)
 
 
-ONE_DIM = (matmul_masked, reversed_rows)  # only columns may be split
+# Each device has all rows of the first operand of these, wherever it is in the rows of the result.
+WHOLE_ROWS = (reversed_rows, read_backwards, looked_up)
 
 
-@pytest.mark.parametrize("fn", [matmul, matmul_masked, matmul_in_steps, reversed_rows, batched])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        matmul, matmul_masked, matmul_in_steps, reversed_rows, read_backwards, looked_up,
+        masked_in_batch, added_onto, batched,
+    ],
+)  # fmt: skip
 def test_kernels_run_on_shards(fn: Any) -> None:
-    """Nothing moves where rows and columns are split as the arguments are."""
-    pins = [sw.Pin("w", 1, "model"), *[sw.Pin("x", 0, "data")] * (fn not in ONE_DIM)]
-    plan = sw.partition(fn, X, W, mesh=MESH, tactics=pins)
+    """Nothing moves where rows and columns are split as the arguments are.
+
+    A kernel that asks where it is, or computes which block it reads, is told its place.
+    """
+    pins = [sw.Pin("w", 1, "model"), *[sw.Pin("x", 0, "data")] * (fn not in WHOLE_ROWS)]
+    plan = sw.partition(fn, X, W, mesh=MESH, device=DEVICES["balanced"], tactics=pins)
     assert plan.record.opaque == {}
     (row,) = [row for row in plan.ir().rows if row.name == "pallas_call"]
-    assert row.claims
-    assert fn not in ONE_DIM or len(row.claims) == 1
+    assert {axis for axis, _ in row.claims} >= ({"data"} if fn is read_backwards else {"model"})
+    assert len(row.claims) == 2
     found = plan.verify(run=True)
     assert found.ok, found
     assert found.numbers_agree
-    if fn is not batched:
+    if fn not in (batched, masked_in_batch, read_backwards):
         assert not plan.collectives
 
 
@@ -162,7 +231,7 @@ def test_an_opaque_kernel_is_counted_and_runs() -> None:
     assert plan.record.opaque == {"pallas_call": 1}
     (note,) = [note for note in plan.record.notes if "multiply" in note]
     assert "test_pallas.py" in note
-    assert "no grid dim may be split: 0 decides which block a step gets" in note
+    assert "no grid dim may be split: 0 decides which block a step writes" in note
     assert 'sw.rule("multiply", "a b, c d -> e f")' in note
     assert plan.verify(run=True).numbers_agree
 
@@ -174,8 +243,8 @@ WHY_WHOLE = {
     "0 is not in every result, 1 is not in every result": lambda x, w, n: call(
         accumulated, (K, N), GRID, [ROWS, COLUMNS], pl.BlockSpec((K, N), lambda i, j: (0, 0))
     )(x, w),
-    "0 is where the kernel asks for its program_id": lambda x, w, n: call(
-        masked, (M, N), GRID[:1], [pl.BlockSpec((BLOCK, K), lambda i: (i, 0)), ALL_W],
+    "0 is where the kernel asks for its program_id in a branch": lambda x, w, n: call(
+        masked_inside, (M, N), GRID[:1], [pl.BlockSpec((BLOCK, K), lambda i: (i, 0)), ALL_W],
         pl.BlockSpec((BLOCK, N), lambda i: (i, 0)),
     )(x, w),
     "0 is not declared parallel, and steps share": lambda x, w, n: call(

@@ -60,13 +60,10 @@ def flashed(causal: bool) -> Callable[..., Any]:
     return lambda q, k, v: flash.flash_attention(q, k, v, causal=causal)
 
 
-def test_causal_flash_attention_names_the_kernel_that_splits_queries() -> None:
-    few_heads = [(1, 2, 4096, 128)] * 3
-    (note,) = notes(flashed(causal=True), *few_heads)
-    assert "_flash_attention_kernel" in note and "is shared by 2 of 8" in note
-    assert "both stay whole; splash attention (make_splash_mha) splits its queries" in note
-    assert notes(flashed(causal=False), *few_heads) == []
-    assert notes(flashed(causal=True), *[(8, 2, 4096, 128)] * 3) == []
+@pytest.mark.parametrize("causal", [False, True])
+def test_flash_attention_has_queries_for_all_devices(causal: bool) -> None:
+    """Of one sequence and two heads: nothing is left to say."""
+    assert notes(flashed(causal), *[(1, 2, 4096, 128)] * 3) == []
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import jax
 from jax._src import core, source_info_util
 from jax._src.interpreters import partial_eval
+from jax._src.literals import TypedNdArray
 
 # Versions --------------------------------------------------------------------------------
 
@@ -193,6 +194,11 @@ def bare(array: Any, weak: bool) -> Any:
     """The shape and dtype of an array, without where it is."""
     aval = jax.typeof(array)
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=weak)
+
+
+def without_mesh(number: Any) -> Any:
+    """A number or array of a jaxpr, fit for any mesh: JAX's own remember where they were traced."""
+    return number.view() if isinstance(number, TypedNdArray) else number
 
 
 def on_host(array: Any) -> bool:
@@ -427,6 +433,79 @@ def _last_step_tests(kernel: Any, axis: int, steps: int) -> list[int]:
         if eqn.primitive.name == "eq" and eqn.invars[0] in here
         and isinstance(eqn.invars[1], Literal) and int(eqn.invars[1].val) == steps - 1
     ]  # fmt: skip
+
+
+def can_be_told(params: Mapping[str, Any]) -> bool:
+    """Whether a kernel may take one more scalar that is there before its first step: on TPUs."""
+    given = type(params.get("compiler_params")).__module__
+    return not any(gpu in given for gpu in ("triton", "mosaic_gpu"))
+
+
+def with_place(
+    kernel: Any, mapping: Any, dims: Sequence[int], local: Sequence[Sequence[bool]]
+) -> tuple[Any, Any]:
+    """(kernel, grid mapping) with one more operand in front: int32[dims], a device's first steps.
+
+    The kernel, and block indices of dims that are not `local` ([operands and results][dims]), then
+    count along these grid dims from there: as if this device ran all steps.
+    """
+    from jax._src.pallas import core as pallas
+    from jax._src.pallas import primitives
+    from jax.experimental.pallas import tpu
+
+    place = tpu.SMEM((len(dims),), jax.numpy.int32).get_ref_aval()
+    count = len(mapping.grid)
+    own = [g for g in range(count) if g not in mapping.vmapped_dims]
+
+    def first(place: Any, g: int) -> Any:
+        return place[dims.index(g)] if g in dims else 0
+
+    def steps(place: Any, *refs: Any) -> list[Any]:
+        """What the kernel does, told where it is."""
+        axes = [
+            pallas.GridAxis(primitives.program_id(axis) + first(place, g), mapping.grid[g])
+            for axis, g in enumerate(own)
+        ]
+        with pallas.grid_env(axes):
+            return list(core.eval_jaxpr(kernel, (), *refs))
+
+    def indices(block: Any, counted: Sequence[bool]) -> Callable[..., list[Any]]:
+        """The index map of one operand or result, told where it is."""
+        of = block.index_map_jaxpr
+
+        def index_map(*args: Any) -> list[Any]:
+            here, (place, *refs) = args[:count], args[count:]
+            there = [i + first(place, g) for g, i in enumerate(here)]
+            near, far = (core.eval_jaxpr(of.jaxpr, of.consts, *at, *refs) for at in (here, there))
+            return [a if one else b for a, b, one in zip(near, far, counted, strict=True)]
+
+        return index_map
+
+    avals = (*mapping.index_map_avals[:count], place, *mapping.index_map_avals[count:])
+    args, kwargs = mapping.index_map_tree.unflatten(range(mapping.index_map_tree.num_leaves))
+    tree = jax.tree.structure(((*args[:count], 0, *args[count:]), kwargs))
+    with mapping.trace_env():
+        blocks = tuple(
+            block.replace(index_map_jaxpr=ClosedJaxpr(
+                _open_traced(indices(block, counted), avals, block.index_map_jaxpr.jaxpr), ()
+            ))
+            for block, counted in zip(mapping.block_mappings, local, strict=True)
+        )  # fmt: skip
+        told = _open_traced(steps, (place, *(v.aval for v in kernel.invars)), kernel)
+    return told, mapping.replace(
+        block_mappings=blocks, index_map_avals=avals, index_map_tree=tree,
+        num_index_operands=mapping.num_index_operands + 1,
+    )  # fmt: skip
+
+
+def _open_traced(fn: Callable[..., list[Any]], avals: Sequence[Any], like: Any) -> Any:
+    """The jaxpr of `fn` on these types, references among them; named as another one is."""
+    from jax._src import linear_util
+
+    wrapped = linear_util.wrap_init(fn, debug_info=like.debug_info.with_unknown_names())
+    jaxpr, _, consts = partial_eval.trace_to_jaxpr_dynamic(wrapped, list(avals))
+    assert not consts, consts
+    return partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=True)[0]
 
 
 _TPU_OPS = "jax.experimental.pallas.ops.tpu."

@@ -103,10 +103,10 @@ class Lowering:
         return actions
 
     def literal(self, number: Any) -> Slot:
-        return Slot(number, literal=True)
+        return Slot(_jax.without_mesh(number), literal=True)
 
     def constants(self, arrays: Sequence[Any]) -> list[Slot]:
-        return [Slot(a, invariant=True) for a in arrays]
+        return [Slot(_jax.without_mesh(a), invariant=True) for a in arrays]
 
     def op(self, eqn: Any, operands: list[Slot], place: Place) -> list[Slot]:
         """The results of an op."""

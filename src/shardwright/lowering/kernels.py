@@ -15,6 +15,43 @@ from shardwright.errors import ShardwrightError
 from shardwright.lowering.specs import Spec
 from shardwright.rules.grid import KernelGrid
 from shardwright.rules.pallas import known_grid
+from shardwright.rules.registry import USER_RULES
+
+
+def run_on_shards(
+    eqn: Any, shards: Sequence[Any], specs: Sequence[Spec], results: Sequence[tuple[int, ...]]
+) -> list[Any]:
+    """The results of a pallas_call that runs the steps of one device, from its shards.
+
+    `specs`: of the operands, then of the results, whose shapes here are `results`.
+    """
+    _, grid = known_grid(eqn.params)
+    changes = kernel_on_shards(eqn, shards, results)
+    given = prefetched_rows_first(eqn, shards, specs)
+    first = _first_steps(grid, [*(s.shape for s in shards), *results], specs)
+    if not first or _jax.kernel_name(eqn.params) in USER_RULES:  # it can run on shards as it is
+        return _jax.bind(eqn, given, **changes)
+    local = [[block.grid is not None for block in blocks] for blocks in grid.blocks]
+    kernel, mapping = _jax.with_place(
+        changes.get("jaxpr", eqn.params["jaxpr"]), changes["grid_mapping"], list(first), local
+    )
+    changes |= {"jaxpr": kernel, "grid_mapping": mapping}
+    aliases = eqn.params.get("input_output_aliases") or ()
+    changes["input_output_aliases"] = tuple((operand + 1, result) for operand, result in aliases)
+    return _jax.bind(eqn, [jnp.stack(list(first.values())), *given], **changes)
+
+
+def _first_steps(
+    grid: KernelGrid, shapes: Sequence[tuple[int, ...]], specs: Sequence[Spec]
+) -> dict[int, Any]:
+    """{grid dim: the first of all its steps that this device runs}, of dims that must be told."""
+    count = grid.index_operands
+    return {
+        block.grid: jax.lax.axis_index(axes).astype(jnp.int32) * (size // block.size * block.group)
+        for blocks, shape, spec in zip(grid.blocks, shapes[count:], specs[count:], strict=True)
+        for block, size, axes in zip(blocks, shape, spec, strict=True)
+        if axes and block.grid in grid.told
+    }  # fmt: skip
 
 
 def kernel_on_shards(

@@ -14,7 +14,7 @@ from shardwright import _jax
 from shardwright.lowering import actions as do
 from shardwright.lowering.actions import Action, Unreduced
 from shardwright.lowering.convolution import convolve
-from shardwright.lowering.kernels import kernel_on_shards, prefetched_rows_first
+from shardwright.lowering.kernels import run_on_shards
 from shardwright.lowering.movement import Mover
 from shardwright.lowering.own_rows import keep_own_rows
 from shardwright.lowering.partial import add_up, in_first_part, over_leading, split_dims
@@ -113,9 +113,8 @@ def _on_shards(action: do.OnShards, site: Site, mover: Mover) -> None:
         if _jax.library_call(site.eqn):
             results = [_jax.call_library(site.eqn.params, shards)]
         elif site.eqn.primitive.name == "pallas_call":
-            changes = kernel_on_shards(site.eqn, shards, shapes)
-            here = prefetched_rows_first(site.eqn, shards, action.operands)
-            results = _jax.bind(site.eqn, here, **changes)
+            specs = [*action.operands, *action.results]
+            results = run_on_shards(site.eqn, shards, specs, shapes)
         else:
             results = _jax.bind(site.eqn, list(shards))
         return [summed(a, action.sums, s) for a, s in zip(results, scatter, strict=True)]

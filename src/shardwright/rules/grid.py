@@ -3,7 +3,8 @@
 Invariants
 - a dim whose block index is a grid index, or one divided by a constant, steps along that grid dim;
 - every other dim may be read by any step; the grid dims that its block index depends on are in
-  `decides`: which block a step gets would change if they were split.
+  `computed`. Where they are split, a device is told its first step: the index is that of all steps;
+- a computed block index of a result decides which block a step writes: those grid dims stay whole.
 """
 
 from __future__ import annotations
@@ -31,12 +32,19 @@ class KernelGrid(NamedTuple):
     sizes: tuple[int, ...]
     blocks: tuple[tuple[Block, ...], ...]  # [operands, then results][dims], without index operands
     index_operands: int  # leading operands that every step may read
-    decides: frozenset[int]  # grid dims that a computed block index depends on
+    computed: frozenset[int]  # grid dims that a computed block index depends on
+    decides: frozenset[int]  # of those the ones that decide which block of a result a step writes
     asked: frozenset[int]  # grid dims of which the kernel asks where it is
+    untold: frozenset[int]  # of those the ones that it asks where nobody can answer in its place
     parallel: frozenset[int]  # grid dims along which steps hand each other nothing in scratch
     own: tuple[int, ...]  # the grid dims that its author wrote; vmap adds others
     work: Work
     rows: int | None = None  # the grid dim whose steps read their own row of what is prefetched
+
+    @property
+    def told(self) -> frozenset[int]:
+        """Grid dims that split only where a device is told which of all steps its first one is."""
+        return (self.computed | self.asked) - {self.rows}
 
 
 def kernel_grid(params: Mapping[str, Any]) -> KernelGrid:
@@ -49,25 +57,46 @@ def kernel_grid(params: Mapping[str, Any]) -> KernelGrid:
     groups = {
         index.grid: index.group for dims in indices for index in dims if index.group > 1
     }  # fmt: skip
-    blocks, decides = [], set()
+    blocks: list[tuple[Block, ...]] = []
+    computed: set[int] = set()
+    decides: set[int] = set()
     for b, dims in zip(mapping.block_mappings, indices, strict=True):
-        row = []
+        row, depends = [], set[int]()
         for index, size, whole in zip(dims, b.block_shape, b.array_aval.shape, strict=True):
             block = Block(_block_size(size), index.grid, index.group)
             steps = 1 if block.grid is None else sizes[block.grid] // block.group
             covers = steps * block.size == whole and block.group in (1, groups.get(block.grid, 1))
             if block.grid is not None and not covers:  # it steps along a part, or beyond the end
-                decides.add(block.grid)
+                depends.add(block.grid)
                 block = Block(block.size)
-            decides |= index.depends
+            depends |= index.depends
             row.append(block)
+        computed |= depends
+        decides |= depends if len(blocks) >= mapping.num_inputs else set()
         blocks.append(tuple(row))
+    decides |= _shared_buffers(params, blocks)
     own = tuple(g for g in range(len(sizes)) if g not in mapping.vmapped_dims)
+    asked, inside = _program_ids(kernel)
+    if not _jax.can_be_told(params):
+        inside = asked
+        decides |= computed
     return KernelGrid(
-        sizes, tuple(blocks), mapping.num_index_operands, frozenset(decides),
-        frozenset(own[axis] for axis in _program_ids(kernel)), _parallel(params, own), own,
-        _work(params, indices),
+        sizes, tuple(blocks), mapping.num_index_operands, frozenset(computed), frozenset(decides),
+        frozenset(own[axis] for axis in asked), frozenset(own[axis] for axis in inside),
+        _parallel(params, own), own, _work(params, indices),
     )  # fmt: skip
+
+
+def _shared_buffers(params: Mapping[str, Any], blocks: list[tuple[Block, ...]]) -> set[int]:
+    """The grid dims of results that take the memory of an operand with other blocks."""
+    mapping = params["grid_mapping"]
+    found: set[int] = set()
+    for operand, result in params.get("input_output_aliases") or ():
+        before = operand - mapping.num_index_operands
+        pair = [blocks[n] for n in (before, mapping.num_inputs + result) if n >= 0]
+        if len(set(pair)) > 1:
+            found |= {b.grid for row in pair for b in row if b.grid is not None}
+    return found
 
 
 class _Index(NamedTuple):
@@ -134,10 +163,13 @@ def inner_equations(jaxpr: Any, times: float = 1.0) -> Iterator[tuple[Any, float
             yield from inner_equations(held, times * trips)
 
 
-def _program_ids(kernel: Any) -> set[int]:
-    """The grid dims whose index or size a kernel asks for."""
+def _program_ids(kernel: Any) -> tuple[set[int], set[int]]:
+    """The grid dims whose index or size a kernel asks for; those it asks for inside branches."""
     names = ("program_id", "num_programs")
-    return {eqn.params["axis"] for eqn, _ in inner_equations(kernel) if eqn.primitive.name in names}
+    every = [eqn for eqn, _ in inner_equations(kernel) if eqn.primitive.name in names]
+    here = [eqn for eqn in kernel.eqns if eqn.primitive.name == "program_id"]
+    inside = [eqn for eqn in every if all(eqn is not other for other in here)]
+    return {eqn.params["axis"] for eqn in every}, {eqn.params["axis"] for eqn in inside}
 
 
 def _work(params: Mapping[str, Any], indices: list[list[_Index]]) -> Work:

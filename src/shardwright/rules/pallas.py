@@ -28,8 +28,9 @@ from shardwright.rules.rule import (
 def _pallas_call(op: OpShape) -> Rule:
     """A grid dim that every result has may be split: each device runs its steps.
 
-    Unless the kernel asks where in that dim it is, block indices are computed from it, or steps may
-    hand something to each other in scratch memory. Blocks are never cut, nor steps that share one.
+    Where the kernel asks for its place in that dim, or block indices are computed from it, devices
+    are told (lowering/kernels.py). Unless a result's blocks are computed, or steps may hand
+    something to each other in scratch memory. Blocks are never cut, nor steps that share one.
     """
     kernel, grid = known_grid(op.params)  # ValueError: it cannot be read, and the op is opaque
     free = splittable(grid, kernel, len(op.results))
@@ -58,11 +59,11 @@ def _pallas_call(op: OpShape) -> Rule:
         op, slots[:count], slots[count:], replicate=whole, sizes=sizes, reduce=added,
         unit=MATRIX if grid.work.dots else VECTOR,
     )  # fmt: skip
-    work = grid.work.share(kernel.share(op, grid) if kernel else 1.0)
-    if kernel and grid.rows in free:
-        work = work._replace(uneven=_uneven(op, grid, rule))
-    why = kernel.whole if kernel and grid.asked - free else ""
-    return replace(with_work(rule, work.flops), kernel=work, why=why)
+    computes = kernel.computes(op, grid) if kernel else None
+    work = grid.work.share(1.0 if computes is None else float(np.mean(computes)))
+    if kernel and computes is not None:
+        work = work._replace(uneven=_uneven(computes, grid, grid.own[kernel.along], rule))
+    return replace(with_work(rule, work.flops), kernel=work)
 
 
 def known_grid(params: Mapping[str, Any]) -> tuple[Kernel | None, KernelGrid]:
@@ -96,17 +97,15 @@ def known_grid(params: Mapping[str, Any]) -> tuple[Kernel | None, KernelGrid]:
     return kernel, grid._replace(rows=rows)
 
 
-def _uneven(op: OpShape, grid: KernelGrid, rule: Rule) -> Uneven | None:
-    """How much of the work is in each prefetched row, if the mask is known while tracing."""
-    mask = op.constants.get(1)
-    if mask is None:
+def _uneven(computes: np.ndarray, grid: KernelGrid, along: int, rule: Rule) -> Uneven | None:
+    """How much of the work is in each step along a grid dim; None where no dim steps along it."""
+    factors = [
+        dim[0] for dims, row in zip(rule.slots[grid.index_operands :], grid.blocks, strict=True)
+        for dim, block in zip(dims, row, strict=True) if block.grid == along and dim
+    ]  # fmt: skip
+    if not factors or not computes.any() or rule.sizes[factors[0]] != len(computes):
         return None
-    factor = next(
-        dim[0] for dims, row in zip(rule.operands[grid.index_operands :], grid.blocks, strict=False)
-        for dim, block in zip(dims, row, strict=True) if block.grid == grid.rows
-    )  # fmt: skip
-    each = np.mean(np.asarray(mask) != 0, axis=(0, 2))
-    return Uneven(factor, tuple((each / each.mean()).tolist()))
+    return Uneven(factors[0], tuple((computes / computes.mean()).tolist()))
 
 
 def _steps(block: Block) -> list[Any]:
@@ -120,9 +119,9 @@ def _why_whole(grid: KernelGrid, results: int) -> str:
     """Why no grid dim may be split: one reason for each."""
     common = _in_every_result(grid, results)
     reasons = [
-        f"{g} decides which block a step gets" if g in grid.decides
+        f"{g} decides which block a step writes" if g in grid.decides
         else f"{g} is not in every result" if g not in common
-        else f"{g} is where the kernel asks for its program_id" if g in grid.asked
+        else f"{g} is where the kernel asks for its program_id in a branch" if g in grid.untold
         else f"{g} is not declared parallel, and steps share scratch memory"
         for g, size in enumerate(grid.sizes) if size > 1
     ]  # fmt: skip
@@ -143,6 +142,6 @@ def splittable(grid: KernelGrid, kernel: Kernel | None, results: int) -> set[int
     return {
         g for g, size in enumerate(grid.sizes) if size > 1 and (
             g == grid.rows or (g not in grid.decides
-            and (g in known or (g in common and g not in grid.asked and g in grid.parallel)))
+            and (g in known or (g in common and g not in grid.untold and g in grid.parallel)))
         )
     }  # fmt: skip
