@@ -8,8 +8,10 @@ import pytest
 
 from benchmarks.peers import report
 from benchmarks.peers.cases import CASES, ROOT, program
+from benchmarks.peers.judged import sent_bytes
 from benchmarks.peers.large_report import scaling_plot
 from benchmarks.peers.ways import OURS, tactics_of, ways
+from shardwright.referee.compiled import CompiledCollective
 
 
 def test_pages_are_written_from_the_rows() -> None:
@@ -43,3 +45,18 @@ def test_a_faster_expert_is_a_loss() -> None:
 def test_every_expert_has_a_schedule() -> None:
     for expert in report.EXPERTS:
         assert {tactic.axis for tactic in tactics_of(expert)} == {"data", "model"}
+
+
+@pytest.mark.parametrize(
+    "kind, axes, sent",
+    [
+        ("all-reduce", ("data",), 2 * 3 / 4 * 1000),
+        ("all-gather", ("data",), 3 / 4 * 1000),
+        ("reduce-scatter", ("data", "model"), 7 / 8 * 1000),
+        ("all-to-all", ("model",), 1 / 2 * 1000),
+        ("collective-permute", ("data",), 1000),
+    ],
+)
+def test_sent_bytes_follow_the_ring(kind: str, axes: tuple[str, ...], sent: float) -> None:
+    row = CompiledCollective(kind=kind, axes=axes, bytes=500, count=2)
+    assert sent_bytes(row, {"data": 4, "model": 2}) == sent

@@ -7,14 +7,16 @@ replayed, leaves of them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from math import prod
 from typing import Any
 
 from benchmarks.peers.cases import Case
 from shardwright.cost.devices import device
 from shardwright.cost.links import Network
 from shardwright.mesh import Mesh
-from shardwright.referee.compiled import CompiledMemory, sent_bytes
+from shardwright.referee.compiled import CompiledMemory
 from shardwright.referee.targets import Compiled, parse_target
 from shardwright.referee.verify import replayed
 
@@ -51,6 +53,16 @@ def judge(case: Case, compiled: Compiled) -> dict[str, Any]:
         sent_bytes=sum(sent_bytes(row, case.mesh) for row in compiled.collectives),
     )  # fmt: skip
     return {**asdict(found), "step_s": found.step_s, "serial_s": found.serial_s}
+
+
+def sent_bytes(row: Any, mesh: Mapping[str, int]) -> float:
+    """The bytes one device sends per step for a row, on rings over its axes.
+
+    Comparable where counts are not: a compiler may turn one reduce-scatter into permutes.
+    """
+    n = prod(mesh[axis] for axis in row.axes) if row.axes else prod(mesh.values())
+    per_byte = {"all-reduce": 2 * (n - 1) / n, "collective-permute": 1.0}
+    return row.count * row.bytes * per_byte.get(row.kind, (n - 1) / n)
 
 
 def compiled_elsewhere(case: Case, hlo: str, memory: dict[str, int]) -> Compiled:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -52,10 +53,8 @@ def device_table(of: Device) -> str:
 
 def _text(value: Any) -> str:
     """A value as TOML spells it."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    if isinstance(value, bool | str):
+        return json.dumps(value, ensure_ascii=False)  # as JSON does
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{_text(k)} = {_text(v)}" for k, v in value.items()) + " }"
     if isinstance(value, tuple):

@@ -7,10 +7,9 @@ import math
 import pytest
 
 import shardwright as sw
-from shardwright.cost.model import model_collectives
 from shardwright.cost.timeline import KINDS
 from shardwright.program.layers import path_layers
-from shardwright.record.build import matrix_flops, timeline_of
+from shardwright.record.build import matrix_flops, over_time
 from shardwright.zoo import programs
 from tests.report.records import plan_of
 
@@ -89,8 +88,7 @@ def test_a_long_program_takes_few_spans(most: int) -> None:
     """Merging changes neither the seconds nor the peak."""
     plan = plan_of("transformer_train", "fsdp+tp")
     model, decisions = plan._bound.model, plan._bound.decisions
-    moved = model_collectives(model, decisions)
-    line = timeline_of(model, decisions, moved, plan.collectives, most)
+    _, line = over_time(model, decisions, most)
     assert len(line.spans) <= most
     assert sum(span.compute_s for span in line.spans) == pytest.approx(plan.cost.compute_s)
     assert max(sum(span.bytes) for span in line.spans) == plan.cost.peak_bytes

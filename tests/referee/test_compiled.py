@@ -20,12 +20,10 @@ from jax.sharding import PartitionSpec as P
 
 from shardwright.program.regions import ESTIMATED_TRIPS
 from shardwright.referee.compiled import (
-    CompiledCollective,
     captured_stderr,
     involuntary_remats,
     read_collectives,
     read_memory,
-    sent_bytes,
     totals,
 )
 from shardwright.referee.estimates import cycles
@@ -230,21 +228,6 @@ def test_a_combined_collective_sums_its_elements() -> None:
     )
     text = compiled.lower(jax.ShapeDtypeStruct((B, D), jnp.float32)).compile().as_text()
     assert totals(read_collectives(text, MESH)) == {(AR, DATA): (1, 2 * D * F32)}
-
-
-@pytest.mark.parametrize(
-    "kind, axes, sent",
-    [
-        (AR, DATA, 2 * 3 / 4 * 1000),
-        (AG, DATA, 3 / 4 * 1000),
-        ("reduce-scatter", BOTH, 7 / 8 * 1000),
-        (A2A, MODEL, 1 / 2 * 1000),
-        ("collective-permute", DATA, 1000),
-    ],
-)
-def test_sent_bytes_follow_the_ring(kind: str, axes: tuple[str, ...], sent: float) -> None:
-    row = CompiledCollective(kind=kind, axes=axes, bytes=500, count=2)
-    assert sent_bytes(row, MESH) == sent
 
 
 def test_a_collective_knows_the_users_line() -> None:

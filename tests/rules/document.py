@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
 
-from shardwright.rules.examples import EXAMPLES, isolate
+from shardwright.rules.examples import EXAMPLES
 from shardwright.rules.opaque import OPAQUE
 from shardwright.rules.registry import RULES, STRUCTURAL, lookup
 from shardwright.rules.rule import REPLICATE, Rule
+from tests.rules.isolated import isolate
 
 PAGE = Path("docs/rules.md")
 

@@ -18,8 +18,9 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from shardwright.rules import OpShape, Rule, lookup
-from shardwright.rules.examples import Example, Isolated, isolate
+from shardwright.rules.examples import Example
 from shardwright.rules.rule import PASS, PERMUTE, REPLICATE, factor_name
+from tests.rules.isolated import Isolated, isolate
 
 DEVICES = 8
 _COLLECTIVE = re.compile(

@@ -11,7 +11,8 @@ from typing import Any
 import jax
 from jaxlib.mlir import ir, passmanager
 
-from shardwright.rules.examples import EXAMPLES, Example, isolate
+from shardwright.rules.examples import EXAMPLES, Example
+from tests.rules.isolated import isolate
 
 _PIPELINE = "builtin.module(func.func(sdy-populate-op-sharding-rules))"
 _NOT_COUNTED = ("stablehlo.constant", "func.return")

@@ -10,8 +10,9 @@ from collections import Counter
 import pytest
 
 from shardwright.rules import OPAQUE, RULES, STRUCTURAL, OpShape, Rule, TensorShape, lookup
-from shardwright.rules.examples import EXAMPLES, Example, isolate
+from shardwright.rules.examples import EXAMPLES, Example
 from shardwright.rules.rule import PASS, PERMUTE, REDUCTIONS, REPLICATE
+from tests.rules.isolated import isolate
 
 # Modules that register primitives when they are imported.
 REGISTERING = (

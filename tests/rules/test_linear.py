@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from shardwright.rules import lookup
-from shardwright.rules.examples import EXAMPLES, Example, isolate
+from shardwright.rules.examples import EXAMPLES, Example
+from tests.rules.isolated import isolate
 from tests.rules.rule_referee import operands_of
 
 # Products are linear in one operand at a time.

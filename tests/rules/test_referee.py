@@ -14,9 +14,10 @@ from dataclasses import replace
 import pytest
 
 from shardwright.rules import lookup
-from shardwright.rules.examples import EXAMPLES, Example, isolate
+from shardwright.rules.examples import EXAMPLES, Example
 from shardwright.rules.rule import factor_name
 from tests.rules import rule_referee
+from tests.rules.isolated import isolate
 from tests.rules.rule_referee import examine
 
 pytestmark = pytest.mark.slow  # in all

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from shardwright.rules import Rule, lookup
-from shardwright.rules.examples import EXAMPLES, isolate
+from shardwright.rules.examples import EXAMPLES
 from shardwright.rules.rule import PASS, PERMUTE, REPLICATE
+from tests.rules.isolated import isolate
 
 pytestmark = pytest.mark.slow  # in all
 
@@ -135,7 +136,7 @@ def theirs(text: str) -> str:
 @pytest.fixture(scope="module")
 def shardy() -> dict[str, str | None]:
     root = Path(__file__).parents[2]
-    environment = {**os.environ, "PYTHONPATH": f"{root / 'src'}", "JAX_PLATFORMS": "cpu"}
+    environment = {**os.environ, "PYTHONPATH": f"{root / 'src'}:{root}", "JAX_PLATFORMS": "cpu"}
     child = subprocess.run(
         [sys.executable, str(Path(__file__).parent / "shardy_child.py")],
         env=environment, capture_output=True, text=True, check=False, timeout=120,

@@ -64,8 +64,8 @@ def calibrate(path: str, mesh: str, like: str | None, name: str, as_json: bool) 
 @json_option
 def rules(primitive: str | None, as_json: bool) -> None:
     """What is known about each primitive of JAX, or about one: its factor rule on examples."""
-    from shardwright.rules import OPAQUE, RULES, STRUCTURAL, lookup
-    from shardwright.rules.examples import EXAMPLES, isolate
+    from shardwright.rules import OPAQUE, RULES, STRUCTURAL
+    from shardwright.rules.examples import EXAMPLES
 
     names = [*RULES, *OPAQUE, *STRUCTURAL]
     if primitive is not None and primitive not in names:
@@ -73,10 +73,7 @@ def rules(primitive: str | None, as_json: bool) -> None:
         raise ShardwrightError(
             f"no primitive {primitive!r} is known", try_=", ".join(near) or "sw.rule: add its rule"
         )
-    rows = [
-        (e.primitive, str(lookup(isolate(e).op)), e.note or "")
-        for e in EXAMPLES if primitive in (None, e.primitive)
-    ]  # fmt: skip
+    rows = [(e.primitive, e.rule, e.note) for e in EXAMPLES if primitive in (None, e.primitive)]
     rows += [
         (name, "computed in full on every device", why)
         for name, why in OPAQUE.items() if primitive in (None, name)

@@ -25,34 +25,28 @@ def split_dims(
     if all(d is None for d in dims):
         return array
     shape: list[int] = []
-    front: list[int] = []  # positions of the new dims, in the order of the axes
+    front: dict[int, int] = {}  # {axis: the position of its new dim}
     kept: list[int] = []
     padding: list[tuple[int, int]] = []
     for d, size in enumerate(array.shape):
-        on_dim = [n for n, dim in zip(sizes, dims, strict=True) if dim == d]
-        local = -(-size // math.prod(on_dim))
-        padding.append((0, local * math.prod(on_dim) - size))
-        front += range(len(shape), len(shape) + len(on_dim))
-        shape += on_dim
+        on_dim = [a for a, dim in enumerate(dims) if dim == d]
+        parts = math.prod(sizes[a] for a in on_dim)
+        local = -(-size // parts)
+        padding.append((0, local * parts - size))
+        for a in on_dim:
+            front[a] = len(shape)
+            shape.append(sizes[a])
         kept.append(len(shape))
         shape.append(local)
     if any(extra for _, extra in padding):
         array = jnp.pad(array, padding)
-    order = _axis_order(dims)
-    return pin(jnp.transpose(array.reshape(shape), [*(front[i] for i in order), *kept]))
+    return pin(jnp.transpose(array.reshape(shape), [*(front[a] for a in sorted(front)), *kept]))
 
 
 def in_first_part(array: Any, sizes: Sequence[int]) -> Any:
     """The array as a sum of terms, one per device, of which only the first is not zero."""
     device = jnp.arange(math.prod(sizes)).reshape(*sizes, *[1] * array.ndim)
     return jnp.where(device == 0, array, jnp.zeros_like(array))
-
-
-def _axis_order(dims: Sequence[int | None]) -> list[int]:
-    """For each axis that splits something, which of the new dims (in array order) is its own."""
-    by_place = sorted((d, a) for a, d in enumerate(dims) if d is not None)
-    rank = {a: i for i, (_, a) in enumerate(by_place)}
-    return [rank[a] for a, d in enumerate(dims) if d is not None]
 
 
 def over_leading(

@@ -57,8 +57,7 @@ def build_record(
     breakdown, roles = peak_breakdown(model, decisions), group_roles(analysis)
     context = Context(model, find_roles(analysis))
     labels = [g.label for g in analysis.all_groups]
-    moved = model_collectives(model, decisions)
-    collectives = _merged(moved)
+    collectives, timeline = over_time(model, decisions)
     return PlanRecord(
         shardwright=__version__, program=program.name, fingerprint=fingerprint(program),
         ops=len(program.ops), matrix_flops=matrix_flops(program), call=call_of(program),
@@ -75,8 +74,7 @@ def build_record(
         overrides=overrides_of(model, decisions), specs=specs, result_specs=result_specs,
         cost=found.cost, collectives=collectives,
         memory=replace(breakdown, buffers=breakdown.buffers[:BUFFERS]),
-        timeline=timeline_of(model, decisions, moved, collectives),
-        arrays=_large_arrays(model, decisions),
+        timeline=timeline, arrays=_large_arrays(model, decisions),
         groups=tuple(
             GroupRow(
                 g.label, roles[g.index], g.sizes[:SIZES], g.dims[:DIMS], len(g.colors),
@@ -160,23 +158,22 @@ def matrix_flops(program: Program) -> float:
     )
 
 
-def timeline_of(
-    model: CostModel, decisions: Decisions, moved: Sequence[Collective],
-    rows: Sequence[Collective], most: int = SPANS,
-) -> Timeline:  # fmt: skip
-    """The step over time; `rows` are the collectives as the record has them, layers merged."""
+def over_time(
+    model: CostModel, decisions: Decisions, most: int = SPANS
+) -> tuple[tuple[Collective, ...], Timeline]:
+    """(the collectives of a step, layers merged; the step over time, in up to `most` spans)"""
+    moved = model_collectives(model, decisions)
+    rows = _merged(moved)
     number = {_key(c): i for i, c in enumerate(rows)}
-    return find_timeline(model, decisions, [(c, number[_key(c)]) for c in moved], most)
+    return rows, find_timeline(model, decisions, [(c, number[_key(c)]) for c in moved], most)
 
 
 def with_finer_timeline(
     record: PlanRecord, model: CostModel, decisions: Decisions, most: int
 ) -> PlanRecord:
     """A record whose timeline has up to `most` spans, for a plan whose program is at hand."""
-    moved = model_collectives(model, decisions)
-    rows = _merged(moved)
-    line = timeline_of(model, decisions, moved, rows, most)
-    return replace(record, collectives=rows, timeline=line)
+    collectives, timeline = over_time(model, decisions, most)
+    return replace(record, collectives=collectives, timeline=timeline)
 
 
 def _large_arrays(model: CostModel, decisions: Decisions) -> tuple[ArrayRow, ...]:

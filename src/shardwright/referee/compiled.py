@@ -13,7 +13,6 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 from shardwright.cost.links import KINDS, PRICED_AS
@@ -75,16 +74,6 @@ def totals(collectives: Iterable[Any]) -> dict[Key, tuple[int, int]]:
         count, size = sums.get((row.kind, row.axes), (0, 0))
         sums[row.kind, row.axes] = (count + row.count, size + row.count * row.bytes)
     return sums
-
-
-def sent_bytes(row: Any, mesh: Mapping[str, int]) -> float:
-    """The bytes one device sends per step for a row, on rings over its axes.
-
-    Comparable where counts are not: a compiler may turn one reduce-scatter into permutes.
-    """
-    n = prod(mesh[axis] for axis in row.axes) if row.axes else prod(mesh.values())
-    per_byte = {"all-reduce": 2 * (n - 1) / n, "collective-permute": 1.0}
-    return row.count * row.bytes * per_byte.get(row.kind, (n - 1) / n)
 
 
 def read_memory(compiled: Any) -> CompiledMemory:

@@ -8,7 +8,7 @@ from shardwright.rules.examples import (
     numeric,
     shape,
 )  # fmt: skip
-from shardwright.rules.examples.example import Example, Isolated, isolate, shapes_of
+from shardwright.rules.examples.example import Example
 
 EXAMPLES: tuple[Example, ...] = tuple(
     example
@@ -16,4 +16,4 @@ EXAMPLES: tuple[Example, ...] = tuple(
     for example in family.EXAMPLES
 )
 
-__all__ = ["EXAMPLES", "Example", "Isolated", "isolate", "shapes_of"]
+__all__ = ["EXAMPLES", "Example"]
