@@ -544,11 +544,29 @@ REMATS = {
     for rows in (1, 3)
 }  # fmt: skip
 
+
+def added_in_rounds(x: Any, w: Any) -> Any:
+    start = jnp.zeros((x.shape[1], w.shape[1]))
+    return lax.scan(lambda c, _: (c + x.T @ w, None), start, None, length=3)[0]
+
+
+# Dims without entries: a partial sum of nothing ended in a division by zero.
+EMPTY = {
+    "added in rounds": Row(
+        added_in_rounds, (f32(24, 12), f32(24, 0)), FOUR_TWO, pins(("x", 0, "x"))
+    ),
+    "added in rounds, on 3": Row(
+        added_in_rounds, (f32(24, 12), f32(24, 0)), {"x": 3, "y": 2}, pins(("x", 0, "x"))
+    ),
+    "contracted": Row(lambda x, w: jnp.sin(x @ w), (f32(24, 0), f32(0, 12)), FOUR_TWO),
+    "last column": Row(lambda x: jnp.sin(x)[:, -1], (f32(0, 12, 4),), FOUR_TWO),
+}
+
 FAMILIES = {
     "entries": ENTRIES, "starts": STARTS, "alone": ALONE, "kernels": KERNELS,
     "literals": LITERALS, "two axes": TWO_AXES, "copies": COPIES, "carries": CARRIES,
     "branches": BRANCHES, "best": BEST, "aligned": ALIGNED, "invariant": INVARIANT,
-    "equal": EQUAL, "groups": GROUPS, "remats": REMATS, "picked": PICKED,
+    "equal": EQUAL, "groups": GROUPS, "remats": REMATS, "picked": PICKED, "empty": EMPTY,
 }  # fmt: skip
 ROWS = {f"{family}: {name}": row for family, rows in FAMILIES.items() for name, row in rows.items()}
 

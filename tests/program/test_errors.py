@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from shardwright.errors import ShardwrightError
@@ -167,6 +168,15 @@ def test_a_number_that_python_needs(fn: Any, args: Any, kwargs: Any, try_: str) 
         trace(fn, X, *args, **kwargs)
     assert error.value.facts["try"] == try_
     assert "arrays[" not in str(error.value) and "tracing.py" not in str(error.value)
+
+
+@pytest.mark.parametrize("dtype", [">f4", "longdouble", "i4,f4"])
+def test_types_that_jax_has_not(dtype: str) -> None:
+    """Of files in the byte order of other machines, of NumPy's own."""
+    with pytest.raises(ShardwrightError) as error:
+        trace(lambda batch: batch["x"] * 2, {"x": np.ones((4, 8), dtype)})
+    assert error.value.what == f"batch['x'] has a type that JAX has not: {np.dtype(dtype)}"
+    assert error.value.facts["try"] == "batch['x'].astype(np.float32), say"
 
 
 def test_the_cause_is_kept() -> None:

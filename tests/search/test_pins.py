@@ -35,6 +35,11 @@ REFUSED: dict[str, tuple[list[Pin], str]] = {
         "cannot split dim 0 of z over a=4\n  pin     Pin('z', 0, 'a')\n  shape   (6,)\n"
         "  try     axis 'b' or an axis of size 2, 3, 6",
     ),
+    "no entries": (
+        [Pin("empty", 1, "a")],
+        "cannot split dim 1 of empty over a=4\n  pin     Pin('empty', 1, 'a')\n  shape   (0, 8)\n"
+        "  cause   the array has no entries\n  try     no pin of it",
+    ),
     "no such dim": (
         [Pin("x", 2, "a")],
         "Pin('x', 2, 'a'): no matching argument has something to split there\n  shape   (16, 8)\n"
@@ -44,12 +49,12 @@ REFUSED: dict[str, tuple[list[Pin], str]] = {
 }
 
 
-def reshaped(x: jax.Array, y: jax.Array, z: jax.Array) -> Any:
-    return x.reshape(16, 2, 4).sum(2), y * 2, z * 2
+def reshaped(x: jax.Array, y: jax.Array, z: jax.Array, empty: jax.Array) -> Any:
+    return x.reshape(16, 2, 4).sum(2), y * 2, z * 2, empty * 2
 
 
 def reshaped_plan(*pins: Pin, mesh: dict[str, int]) -> sw.Plan:
-    args = (jnp.ones((16, 8)), jnp.ones(4), jnp.ones(6))
+    args = (jnp.ones((16, 8)), jnp.ones(4), jnp.ones(6), jnp.ones((0, 8)))
     return sw.partition(reshaped, *args, mesh=mesh, tactics=pins, seconds=0.1)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -182,7 +183,7 @@ def _reduce(action: do.Reduce, site: Site, mover: Mover) -> None:
     """Adds up partial sums, and stores the sum."""
     ((array, _, unreduced, *_),) = site.results
     assert unreduced is not None
-    merged = array.reshape(-1, *array.shape[len(unreduced.axes) :])
+    merged = array.reshape(math.prod(unreduced.sizes), *array.shape[len(unreduced.axes) :])
     merged = mover.lead(merged, ((unreduced.axes, *unreduced.way[0]),))
     way = tuple(dict.fromkeys((*unreduced.way, action.store)))
     if unreduced.scatter:

@@ -171,8 +171,9 @@ def _picked(array: Any, places: dict[int, tuple[int, int]]) -> Any:
     """
     holders = {}
     for dim, (shards, place) in places.items():
-        holders[dim], own = divmod(place, array.shape[dim] // shards)
-        cut = array.reshape(*array.shape[:dim], shards, -1, *array.shape[dim + 1 :])
+        local = array.shape[dim] // shards
+        holders[dim], own = divmod(place, local)
+        cut = array.reshape(*array.shape[:dim], shards, local, *array.shape[dim + 1 :])
         array = jax.lax.index_in_dim(cut, own, dim + 1, keepdims=False)
     dtype = array.dtype
     if jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits <= 8:

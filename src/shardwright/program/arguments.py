@@ -232,6 +232,14 @@ def sign(
                 f"{written} is a {kind}, which stands for an array and is none",
                 try_=f"pass its array: {written}.value, say",
             )
+        try:
+            jax.typeof(leaf)
+        except TypeError as error:
+            raise ShardwrightError(
+                f"{paths[-1]} has a type that JAX has not: {leaf.dtype}",
+                cause=error,
+                try_=f"{paths[-1]}.astype(np.float32), say",
+            ) from None
         weak.append(is_weak(leaf))
         gone.append(which.idx in donated if side.idx == 0 else which.key in own.donate_argnames)
     return Signature(

@@ -309,9 +309,12 @@ def _axes_per_dim(context: Context, pin: UserPin) -> Dims:
 
 
 def why_replicated(
-    context: Context, layout: Layout, placement: Sequence[int], request: Request
-) -> dict[str, str]:
+    context: Context, shape: Sequence[int], layout: Layout, placement: Sequence[int],
+    request: Request,
+) -> dict[str, str]:  # fmt: skip
     """Why an axis cannot take a dim, and which could: facts of an error."""
+    if 0 in shape:
+        return {"cause": "the array has no entries", "try_": "no pin of it"}
     mesh = context.model.mesh
     parts = {j: a.size for j, a in enumerate(layout.atoms) if a.dim == request.dim}
     left, on = dict(parts), []

@@ -178,12 +178,13 @@ def _check(
                     try_="the same Pin for the plan that is shared, or no Pin here",
                 )  # fmt: skip
             if got == REPLICATED:
+                shape = model.analysis.program.values[v].shape
                 raise ShardwrightError(
                     f"cannot split dim {request.dim} of {where} over {name}={n}",
                     pin=request.said,
-                    shape=model.analysis.program.values[v].shape,
+                    shape=shape,
                     **why_replicated(
-                        context, layout, placements[0, model.layouts.of_value[v]], request
+                        context, shape, layout, placements[0, model.layouts.of_value[v]], request
                     ),
                 )
             taken = layout.atoms[got].group
