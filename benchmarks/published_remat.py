@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 import shardwright as sw
-from benchmarks.measured import Row, mesh_of, model_of, read_rows
+from benchmarks.measured import Row, device_of, mesh_of, model_of, read_rows
 from benchmarks.measured_models import KEEPS, Config, train_step
 from shardwright.report.words import columns, human_bytes, human_seconds
 
@@ -40,7 +40,7 @@ def compared(row: Row, *, free: bool = False) -> sw.Comparison:
         return example.fn, example.args
 
     return sw.compare(
-        make, grid={"keeps": list(COMPARED)}, mesh=mesh, device=row.device,
+        make, grid={"keeps": list(COMPARED)}, mesh=mesh, device=device_of(row),
         tactics=None if free else tactics, donate_argnums=0,
     )  # fmt: skip
 

@@ -230,3 +230,27 @@ def test_a_torus_that_does_not_carry_the_axes(torus: Any, text: str) -> None:
     with pytest.raises(sw.ShardwrightError) as error:
         Mesh({"a": 4, "b": 4}, torus=torus)
     assert str(error.value).startswith(text)
+
+
+@pytest.mark.parametrize(
+    "inside, across, dcn, slices",
+    [
+        ((1, 4, 4), (2, 1, 1), ("a",), {}),  # {"dcn_data": 2, "data": 4, "model": 4}
+        ((1, 4, 4), (1, 2, 1), (), {"b": 2}),  # data: 2 slices x 4 devices in each
+    ],
+)
+def test_a_hybrid_mesh_of_jax_is_read_off_its_devices(
+    inside: tuple[int, ...], across: tuple[int, ...], dcn: tuple[str, ...], slices: dict[str, int]
+) -> None:
+    """Its slices, its dims, and a plan's own mesh of that shape has the same devices in place."""
+    devices = chips((4, 4), KINDS["tpu-v5e"], slices=2)
+    grid = mesh_utils.create_hybrid_device_mesh(
+        inside, across, devices, allow_split_physical_axes=True
+    )
+    found = Mesh.of(JaxMesh(grid, ("a", "b", "c")))
+    assert found.dcn == dcn and found.slices == slices
+    assert found.torus == ((("c", 4),), (("b", 4),)) or found.torus == ((("b", 4),), (("c", 4),))
+    again = device_order(found, sorted(devices))
+    assert Mesh.of(JaxMesh(again, ("a", "b", "c"))) == found
+    links = [row.link for row in Network(found, "tpu-v5e").describe()]
+    assert links[2] == "line of 4" and "2 DCN" in links[0] + links[1]
