@@ -10,7 +10,7 @@ from shardwright.search.best_response import Responses
 from shardwright.search.blocks import Spent
 from shardwright.search.mcts import tree_search
 from shardwright.search.objective import Budget, Objective
-from shardwright.search.refine import neighbours
+from shardwright.search.refine import applied, neighbours
 from shardwright.search.space import Space
 from shardwright.spmd.decisions import State
 from shardwright.spmd.layout import REPLICATED
@@ -41,6 +41,12 @@ def random_states(space: Space, count: int) -> list[State]:
                 state = space.after(state, int(rng.choice(legal)))
         states.append(state)
     return list(dict.fromkeys(states))
+
+
+def around(space: Space, state: State, axis: int) -> list[State]:
+    """The states one change of one list away."""
+    states = [applied(space, state, change) for change in neighbours(space, state, axis)[0]]
+    return [one for one in states if one is not None]
 
 
 @pytest.mark.parametrize("name, mesh", CASES)
@@ -76,10 +82,7 @@ def test_nothing_one_axis_away_is_faster(name: str, mesh: dict[str, int]) -> Non
     assert start is not None
     value, chosen = responses.descend(start, range(len(mesh)))
     state = responses.state(chosen)
-    near = [
-        s for s in neighbours(responses.space, state)
-        if sum(new != old for new, old in zip(s, state, strict=True)) == 1
-    ]  # fmt: skip
+    near = [near for axis in range(len(mesh)) for near in around(responses.space, state, axis)]
     assert near and (responses.objective(near) >= value * (1 - 1e-9)).all()
 
 
@@ -136,9 +139,37 @@ def test_work_is_counted() -> None:
         tree_search(responses, Budget())
 
 
+def one_change_away(space: Space, state: State, axis: int) -> set[State]:
+    """All of them, entry by entry."""
+    entries, fixed = state[axis], len(space.root[axis])
+    options = list(space.entries[axis])
+    lists = [(*entries[:i], e, *entries[i:]) for e in options
+             for i in range(fixed, len(entries) + 1)]  # fmt: skip
+    for i in range(fixed, len(entries)):
+        rest = entries[:i] + entries[i + 1 :]
+        lists += [rest, *[(*rest[:j], entries[i], *rest[j:]) for j in range(fixed, len(entries))]]
+        lists += [(*entries[:i], e, *entries[i + 1 :]) for e in options]
+    able = [one for one in lists if space.allows(axis, one)]
+    return {(*state[:axis], one, *state[axis + 1 :]) for one in able}
+
+
 @pytest.mark.parametrize("name, mesh", CASES)
-def test_neighbours_are_states_of_the_space(name: str, mesh: dict[str, int]) -> None:
-    """What local search may do is what the certificate speaks for."""
+def test_neighbours_are_all_that_one_change_leads_to(name: str, mesh: dict[str, int]) -> None:
+    """Up to states that split all alike; each is of the space that the certificate speaks for."""
     space = Space(model_of(name, mesh))
+    model, objective = space.model, Objective(space.model, None)
+
+    def placed(state: State) -> bytes:
+        return bytes(model.place(space.decisions([state]))[0].tobytes())
+
     for state in random_states(space, 10):
-        assert all(space.contains(near) for near in neighbours(space, state))
+        for axis in space.axes:
+            changes, atoms = neighbours(space, state, axis)
+            found = around(space, state, axis)
+            assert len(found) == len(changes) and all(map(space.contains, found))
+            wanted = {placed(one) for one in one_change_away(space, state, axis)}
+            assert {*map(placed, found), placed(state)} == wanted | {placed(state)}
+            if found:
+                seconds = objective.around_s(state, axis, atoms)
+                costs = model.evaluate(space.decisions(found))
+                np.testing.assert_allclose(seconds, costs.step_s, rtol=1e-9)

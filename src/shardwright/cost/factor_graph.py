@@ -209,6 +209,7 @@ class FactorGraph:
             self._first[f] = used
             self._stride.append(np.array(steps, np.int64) * (f not in self._wide))
             used += prod(shape)
+        self._is_wide = frozenset(self._wide)
         self._flat = np.array([i for f in self.factors for i in f.scope], np.int64)
         widths = np.array([len(f.scope) for f in self.factors], np.int64)
         starts = np.cumsum(widths) - widths
@@ -251,71 +252,76 @@ class FactorGraph:
         """[B, F] the row of every factor, given the placements [B, S, A] of all layouts."""
         if not self.factors:
             return np.zeros((len(placements), 0), np.int64)
+        rows = np.repeat(self._rows_of(placements[0])[None], len(placements), 0)
+        state, layouts = np.nonzero((placements != placements[0]).any(2))
+        if len(state):  # states that differ little from the first are soon done
+            changed = placements[state, layouts]
+            state, factor, found = self.rows_changed(placements[0], state, layouts, changed)
+            rows[state, factor] = found
+        return rows
+
+    def _rows_of(self, placements: np.ndarray) -> np.ndarray:
+        """[F] the row of every factor, given the placements [S, A] of all layouts."""
         cells = self._cells(placements)
-        rows = self._known_rows(cells)
-        for f in self._wide:
-            scope = list(self.factors[f].scope)
-            rows[:, f] = [self._row(_wide_cell(f, at), f, at) for at in placements[:, scope]]
-        missing = rows == NOT_PRICED
-        if missing.any():
-            states, factors = np.nonzero(missing)
-            fresh, first = np.unique(cells[missing], return_index=True)
-            new = zip(fresh.tolist(), states[first].tolist(), factors[first].tolist(), strict=True)
-            for cell, b, f in new:
-                self._row(cell, f, placements[b, list(self.factors[f].scope)])
-            rows[missing] = list(map(self._row_of.__getitem__, cells[missing].tolist()))
+        rows = np.array(list(map(self._row_of.__getitem__, cells.tolist())), np.int64)
+        rows[self._wide] = NOT_PRICED
+        for f in np.flatnonzero(rows == NOT_PRICED).tolist():
+            stored = placements[list(self.factors[f].scope)]
+            cell = _wide_cell(f, stored) if f in self._is_wide else int(cells[f])
+            rows[f] = self._row(cell, f, stored)
         return rows
 
     def _cells(self, placements: np.ndarray) -> np.ndarray:
-        """[B, F] the cell of every factor; of wide ones anything."""
+        """[F] the cell of every factor, given the placements [S, A]; of wide ones anything."""
         if not len(self._flat):
-            return np.repeat(self._first[None], len(placements), 0)
-        numbers = np.einsum("bsa,sa->bs", placements - REPLICATED, self._radix)  # [B, S]
-        within = numbers[:, self._flat] * self._strides
-        cells: np.ndarray = np.add.reduceat(within, self._starts, axis=1)
-        cells[:, self._constant] = 0
-        cells += self._first
-        return cells
+            return self._first.copy()
+        numbers = ((placements - REPLICATED) * self._radix).sum(1)  # [S]
+        cells: np.ndarray = np.add.reduceat(numbers[self._flat] * self._strides, self._starts)
+        cells[self._constant] = 0
+        return cells + self._first
 
     def rows_changed(
-        self, placements: np.ndarray, layouts: np.ndarray, changed: np.ndarray
+        self, placements: np.ndarray, change: np.ndarray, layouts: np.ndarray, changed: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """([N] change, [N] factor, [N] its row) of every factor that sees a changed layout.
 
-        Each change stores one of the `layouts` [C] of the `placements` [S, A] as in `changed`
-        [C, A], and no other.
+        Change number change[k] stores layouts[k] of the `placements` [S, A] as in changed[k] [A];
+        those of several layouts follow one another.
         """
         before = ((placements[layouts] - REPLICATED) * self._radix[layouts]).sum(1)
-        moved = ((changed - REPLICATED) * self._radix[layouts]).sum(1) - before  # [C]
+        moved = ((changed - REPLICATED) * self._radix[layouts]).sum(1) - before  # [K]
         seen = self._seen_by[layouts]
-        change = np.repeat(np.arange(len(layouts)), seen)  # [N]
-        within = np.arange(len(change)) - np.repeat(np.cumsum(seen) - seen, seen)
+        pair = np.repeat(np.arange(len(layouts)), seen)  # [N]
+        within = np.arange(len(pair)) - np.repeat(np.cumsum(seen) - seen, seen)
         at = np.repeat(self._seen_from[layouts], seen) + within
-        factor = self._seeing[at]
-        cells = self._cells(placements[None])[0][factor] + moved[change] * self._seeing_stride[at]
+        key = change[pair] * len(self.factors) + self._seeing[at]
+        order = np.argsort(key, kind="stable")
+        key = key[order]
+        first = np.flatnonzero(np.diff(key, prepend=-1))
+        change_of, factor = np.divmod(key[first], len(self.factors))
+        steps = (moved[pair] * self._seeing_stride[at])[order]
+        cells = self._cells(placements)[factor] + np.add.reduceat(steps, first)
         rows = np.array(list(map(self._row_of.__getitem__, cells.tolist())), np.int64)
-        unknown = rows == NOT_PRICED
-        if self._wide:
-            unknown |= np.isin(factor, self._wide)
-        for n in np.flatnonzero(unknown).tolist():
-            f, c, scope = int(factor[n]), int(change[n]), self.factors[factor[n]].scope
-            stored = placements[list(scope)]
-            stored[scope.index(int(layouts[c]))] = changed[c]
-            cell = _wide_cell(f, stored) if f in self._wide else int(cells[n])
-            rows[n] = self._row(cell, f, stored)
-        return change, factor, rows
-
-    def _known_rows(self, cells: np.ndarray) -> np.ndarray:
-        """[B, F] the rows of cells; states that differ little from the first are soon done."""
-        find = self._row_of.__getitem__
-        rows = np.repeat(np.array([[find(cell) for cell in cells[0].tolist()]]), len(cells), 0)
-        other = np.flatnonzero(cells != cells[0])
-        rows.ravel()[other] = [find(cell) for cell in cells.ravel()[other].tolist()]
-        return rows
+        wide = np.isin(factor, self._wide) if self._wide else np.zeros(len(rows), bool)
+        new = np.flatnonzero(~wide & (rows == NOT_PRICED))
+        fresh = new[np.unique(cells[new], return_index=True)[1]]  # each cell once
+        stored, start = placements.copy(), np.searchsorted(change, np.arange(change.max() + 2))
+        now = slice(0, 0)  # of the changes that are in `stored`
+        for n in np.sort(np.concatenate([fresh, np.flatnonzero(wide)])).tolist():
+            f, c = int(factor[n]), int(change_of[n])
+            if now != (mine := slice(start[c], start[c + 1])):
+                stored[layouts[now]] = placements[layouts[now]]
+                stored[layouts[mine]] = changed[mine]
+                now = mine
+            at_factor = stored[list(self.factors[f].scope)]
+            cell = _wide_cell(f, at_factor) if wide[n] else int(cells[n])
+            rows[n] = self._row(cell, f, at_factor)
+        rows[new] = list(map(self._row_of.__getitem__, cells[new].tolist()))
+        return change_of, factor, rows
 
     def cells(self, factor: int, placements: np.ndarray) -> list[Cell]:
         """[R] the cells of one factor, given placements [R, scope, A] of its scope."""
-        if factor in self._wide:
+        if factor in self._is_wide:
             return [_wide_cell(factor, at) for at in placements]
         radix = self._radix[list(self.factors[factor].scope)]
         numbers = ((placements - REPLICATED) * radix).sum(2)

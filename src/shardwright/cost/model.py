@@ -7,7 +7,7 @@ kept in it, and threads may share one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -163,6 +163,17 @@ class CostModel:
         host_s = local_bytes @ self._host_s
         return Costs(compute_s, link_s, hidden, host_s, peak, self.overlap)
 
+    def around_s(self, decisions: Decisions, axis: int, atoms: np.ndarray) -> np.ndarray:
+        """[B] seconds of a step in which one axis splits `atoms` [B, layouts], fits or not.
+
+        Some list of the axis claims them; the lists of the other axes, overrides and pins hold.
+        """
+        placements, local_bytes = self.layouts.claims.place_around(decisions.lists, axis, atoms)
+        self._hold(placements, local_bytes, decisions.overrides)
+        self._hold(placements, local_bytes, self.pins.items())
+        rows = self.graph.rows(placements)
+        return self._timed(rows, local_bytes, np.zeros(len(atoms))).step_s
+
     def changed_s(
         self, placements: np.ndarray, local_bytes: np.ndarray,
         changes: Sequence[tuple[int, Placement]], worth: float,
@@ -182,7 +193,8 @@ class CostModel:
         if not len(able):
             return step_s
         stored, layouts = np.array([changes[k][1] for k in able.tolist()], np.int64), layouts[able]
-        change, factor, after = graph.rows_changed(placements[0], layouts, stored)
+        each = np.arange(len(able))
+        change, factor, after = graph.rows_changed(placements[0], each, layouts, stored)
         before = rows[factor]
 
         def total_s(seconds: np.ndarray) -> np.ndarray:
@@ -261,13 +273,18 @@ class CostModel:
             rows = [number[d.lists] for d in decisions]
             placements, local_bytes = placements[rows], local_bytes[rows]
         for overrides, group in _by_overrides(decisions).items():
-            for layout, placement in overrides:
-                placements[group, layout] = placement
-                local_bytes[group, layout] = self._local_bytes(layout, placement)
-        for layout, placement in self.pins.items():
-            placements[:, layout] = placement
-            local_bytes[:, layout] = self._local_bytes(layout, placement)
+            self._hold(placements, local_bytes, overrides, group)
+        self._hold(placements, local_bytes, self.pins.items())
         return placements, local_bytes
+
+    def _hold(
+        self, placements: np.ndarray, local_bytes: np.ndarray,
+        held: Iterable[tuple[int, Placement]], states: list[int] | slice = slice(None),
+    ) -> None:  # fmt: skip
+        """Stores layouts in another way in these states, in place."""
+        for layout, placement in held:
+            placements[states, layout] = placement
+            local_bytes[states, layout] = self._local_bytes(layout, placement)
 
     def override(
         self, placements: np.ndarray, local_bytes: np.ndarray,

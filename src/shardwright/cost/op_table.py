@@ -77,13 +77,6 @@ def computing(seconds: np.ndarray, times: Sequence[tuple[Phase, float]]) -> Char
     return out
 
 
-def moving(found: Movements, phase: Phase, times: float) -> Charge:
-    """What moves are charged that happen so often in a phase."""
-    if phase is None:
-        return Charge(times * found.seconds)
-    return Charge(times * (found.slack - found.hideable), {phase: times * found.hideable})
-
-
 class Leaf(NamedTuple):
     """The part of one op class in a deferred reduction."""
 
@@ -209,18 +202,24 @@ class Movements:
 
     def meet(self, numbers: np.ndarray) -> Movements:
         """Itself, with the routes of these numbers of the domain."""
-        for n in np.unique(numbers[np.isnan(self.seconds[numbers])]).tolist():
+        for n in _new(self.seconds, numbers):
             route = self.routes[n] = self._route(self._domain[n])
             self.seconds[n] = route.seconds
         return self
 
     def hide(self, numbers: np.ndarray) -> None:
         """Works out what hides of the routes of these numbers, which were met."""
-        for n in numbers[np.isnan(self.slack[numbers])].tolist():
+        for n in _new(self.slack, numbers):
             route = self.routes[n]
             assert route is not None
             self.slack[n] = self._prices.slack_s(route.moves)
             self.hideable[n] = self._prices.hideable_s(route.moves)
+
+
+def _new(known: np.ndarray, numbers: np.ndarray) -> list[int]:
+    """Those of these numbers that are not known yet."""
+    unknown = np.isnan(known[numbers])
+    return np.unique(numbers[unknown]).tolist() if unknown.any() else []
 
 
 class SlotRoutes:
@@ -369,42 +368,57 @@ def charge(
 ) -> Charge:  # fmt: skip
     """[cells] what the class is charged; of candidates that tie the least of each part."""
     count = len(next(iter(cells.values()))) if cells else 1
-    base = np.full(count, np.inf)
-    slopes = {k: np.full(count, np.inf) for k in share.phases}
+    row = {phase: 1 + i for i, phase in enumerate(share.phases)}
+    least = np.full((1 + len(row), count), np.inf)  # the base, then the slope of each phase
     for one, rows in chosen:
-        mine = computing(np.full(len(rows), one.compute_s), share.compute)
-        mine.base += share.exchanges * one.exchange_s
+        mine = np.zeros((len(least), len(rows)))
+        mine[0] = share.exchanges * one.exchange_s
+        for phase, times in share.compute:
+            mine[0] += times * one.compute_s
+            if phase is not None:
+                mine[row[phase]] -= times * one.compute_s
         for s, slot in enumerate(op.slots):
             at = cells[slot.layout_index][rows]
-            moved = _charge_slot(op, share, one, s, slot, at, routes, prices)
+            moved = _charge_slot(op, share, one, s, slot, at, row, routes, prices)
             if moved is not None:
-                mine += moved[at]
-        base[rows] = np.minimum(base[rows], mine.base)
-        for k, slope in slopes.items():
-            slope[rows] = np.minimum(slope[rows], mine.slopes.get(k, np.zeros(())))
-    return Charge(base, slopes)
+                mine += moved[:, at]
+        least[:, rows] = np.minimum(least[:, rows], mine)
+    return Charge(least[0], {phase: least[i] for phase, i in row.items()})
 
 
 def _charge_slot(
     op: OpClass, share: Share, one: Candidate, s: int, slot: Slot, at: np.ndarray,
-    routes: SlotRoutes, prices: DevicePrices,
-) -> Charge | None:  # fmt: skip
-    """[domain] what the class is charged for moving one slot, at these numbers; None: nothing."""
+    row: Mapping[int, int], routes: SlotRoutes, prices: DevicePrices,
+) -> np.ndarray | None:  # fmt: skip
+    """[base and slopes, domain] what the class is charged for moving one slot; None: nothing.
+
+    Only at these numbers of the domain.
+    """
     r = s - len(op.operands)
     moves = [(phase, times) for at, phase, times in share.moves if at == s]
     if r < 0:
         need = one.needs[s]
         moves += [(p.phase, p.part(need)) for p in share.payments if p.slot == s]
-    if not moves and (r < 0 or not share.leaves):
+    leaves = share.leaves if r >= 0 else ()
+    moves = [(phase, times) for phase, times in moves if times]
+    if not moves and not leaves:
         return None
     found = routes.operand(slot, need) if r < 0 else routes.result(op, slot, one, one.produced[r])
-    out, met = Charge(np.zeros(len(found.routes))), np.unique(at)
+    found.meet(at)
+    out = np.zeros((1 + len(row), len(found.routes)))
     if any(phase is not None for phase, _ in moves):
-        found.hide(met)
+        found.hide(at)
     for phase, times in moves:
-        out += moving(found, phase, times)
-    for leaf in share.leaves if r >= 0 else ():
-        out += _charge_leaf(op, leaf, one, found, met, prices)
+        if phase is None:
+            out[0] += times * found.seconds
+        else:
+            out[0] += times * (found.slack - found.hideable)
+            out[row[phase]] += times * found.hideable
+    for leaf in leaves:
+        mine = _charge_leaf(op, leaf, one, found, np.unique(at), prices)
+        out[0] += mine.base
+        for phase, slope in mine.slopes.items():
+            out[row[phase]] += slope
     return out
 
 

@@ -37,7 +37,7 @@ MOST_CELLS = 1_000_000  # of one table of the relaxation
 NEAR, MOST_STATES = 0.1, 1_000_000
 CLOSE = 5e-3  # of the best known: a bound that is so near is not raised where it proves no optimum
 WORTH = 2e-2  # a state that is better by this part is worth another attempt
-SWEEPS = 100  # in which the tables of the relaxation are made to agree
+SWEEPS = 500  # in which the tables of the relaxation are made to agree
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,16 +202,14 @@ class _Proof:
     def _first_axis(self) -> None:
         """Bounds every placement of each axis, then descends from those of the first axis."""
         relaxed, enough = self.relaxed, self.incumbent * (1 - SAME) / self.scale
-        for star in relaxed.stars:
-            star.place(self.axes, relaxed.domains)
-        bounds = [self._bounds(axis) for axis in range(len(self.axes))]
+        relaxed.place(self.axes)
+        bounds = [relaxed.bounds(axis) for axis in range(len(self.axes))]
         for _ in self._balanced():  # each placement has its best weights
-            more = [self._bounds(axis) for axis in range(len(self.axes))]
+            more = [relaxed.bounds(axis) for axis in range(len(self.axes))]
             bounds = [np.maximum(old, new) for old, new in zip(bounds, more, strict=True)]
         self.numbers = [np.flatnonzero(bound < enough) for bound in bounds]  # [axes] that are left
         self.numbers[0] = self.numbers[0][np.argsort(bounds[0][self.numbers[0]], kind="stable")]
-        for star in self.relaxed.stars:
-            star.keep(self.numbers)
+        relaxed.keep(self.numbers)
         bound = bounds[0][self.numbers[0]]
         alive = np.arange(len(bound))
         alive = alive[self._may_fit((), alive)]
@@ -225,13 +223,6 @@ class _Proof:
             self._raise(max(float(bound[first]), self.floor / self.scale))
             self._descend((first,))
 
-    def _bounds(self, axis: int) -> np.ndarray:
-        """[placements of an axis] what any state with each takes at least."""
-        bound = np.full(len(self.axes[axis]), self.relaxed.constant_s)
-        for star in self.relaxed.stars:
-            bound += star.of_axis(axis)[star.kind[axis]]
-        return bound
-
     def _descend(self, chosen: tuple[int, ...]) -> None:
         """Looks at all placements of the next axis, given one of each earlier axis."""
         self.nodes += 1
@@ -239,7 +230,7 @@ class _Proof:
             raise Spent
         axis = len(chosen)
         total = np.full(len(self.numbers[axis]), np.inf)
-        rows, seconds = self._promising([star.below(chosen) for star in self.relaxed.stars])
+        rows, seconds = self._promising(self.relaxed.below(chosen))
         if axis + 1 == len(self.axes) and len(rows):
             rows, seconds = self._best_weighed(chosen, rows, seconds)
         total[rows] = seconds

@@ -13,6 +13,7 @@ from shardwright.cost.model import CostModel, Costs
 from shardwright.spmd.decisions import Decisions, Placement, State, decide, decide_all
 
 SAME = 1e-12  # seconds that differ by less are equal
+TIMED = 16  # states near another one that are timed, without their peaks, in one evaluation's time
 # Over memory costs at least this; no step takes 30 years.
 OVER_MEMORY_S = 1e9
 STRATEGIES = "strategies"  # the first stage, which is cheap and always ends: there is an answer
@@ -135,6 +136,12 @@ class Objective:
         self.report()
         placed = self.model.override(*self._placed(state), [overrides])
         return self.model.changed_s(*placed, changes, worth)
+
+    def around_s(self, state: State, axis: int, atoms: np.ndarray) -> np.ndarray:
+        """[B] seconds of a state in which one axis splits `atoms` [B, layouts], fits or not."""
+        self.evaluations += len(atoms) // TIMED
+        self.report()
+        return self.model.around_s(self.decisions(state), axis, atoms)
 
     def _placed(self, state: State) -> tuple[np.ndarray, np.ndarray]:
         """CostModel.place of a state, of the last one remembered."""

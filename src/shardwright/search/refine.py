@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import permutations
+from typing import NamedTuple
 
 import numpy as np
 
 from shardwright.cost.model import CostModel, Costs
 from shardwright.program.ties import CONSTS, Tie
 from shardwright.program.types import LITERAL
-from shardwright.search.objective import Budget, Objective
+from shardwright.search.objective import OVER_MEMORY_S, Budget, Objective
 from shardwright.search.space import Space
-from shardwright.spmd.decisions import AxisList, Decisions, State
+from shardwright.spmd.decisions import UPDATES, AxisList, Decisions, Entry, State
 from shardwright.spmd.layout import REPLICATED, Placement
 
 # Parts of a step. An override must save this much: each one makes a plan harder to read.
 WORTHWHILE = 2e-3
 LEAST_GAIN = 1e-9  # less is rounding
+BATCH = 64  # states that are evaluated at a time
 
 
 def refine(space: Space, objective: Objective, state: State, budget: Budget) -> State:
@@ -25,41 +27,147 @@ def refine(space: Space, objective: Objective, state: State, budget: Budget) -> 
     best, best_s = state, float(objective([state])[0])
     limit = objective.evaluations + budget.evaluations
     while objective.evaluations < limit:
-        around = list(dict.fromkeys(neighbours(space, best)))
-        values = objective(around) if around else np.array([np.inf])
-        i = int(np.argmin(values))
-        if not values[i] < best_s * (1 - LEAST_GAIN):
+        better = _better(space, objective, best, best_s)
+        if better is None:
             break
-        best, best_s = around[i], float(values[i])
+        best, best_s = better
     return best
 
 
-def neighbours(space: Space, state: State) -> Iterator[State]:
-    """States of the space one change away: insert, remove, replace, move, exchange whole lists."""
+def _better(
+    space: Space, objective: Objective, state: State, best_s: float
+) -> tuple[State, float] | None:
+    """A faster state and its value, after changes that alone make it faster; None: there are none.
+
+    The best comes first, then of the others each that still helps.
+    """
+    changes = _faster(space, objective, state, best_s)
+    batch = BATCH if best_s < OVER_MEMORY_S else max(len(changes), 1)
+    for at in range(0, len(changes), batch):
+        part = changes[at : at + batch]
+        values = objective([applied(space, state, change) or state for change in part])
+        able = [i for i in np.argsort(values, kind="stable") if _is_less(values[i], best_s)]
+        start_s = best_s
+        for i in able:
+            after = applied(space, state, part[i])
+            if after is not None and _is_less(value := float(objective([after])[0]), best_s):
+                state, best_s = after, value
+        if best_s < start_s:
+            return state, best_s
+    around = list(exchanged(space, state))
+    values = objective(around)
+    i = int(np.argmin(values)) if around else 0
+    return (around[i], float(values[i])) if around and _is_less(values[i], best_s) else None
+
+
+def _is_less(seconds: float, than: float) -> bool:
+    return bool(seconds < than * (1 - LEAST_GAIN))
+
+
+class Change(NamedTuple):
+    """One change of the list of an axis: insert, remove, replace or move an entry."""
+
+    axis: int
+    out: Entry | None  # what is taken out
+    put: Entry | None  # what is put in
+    before: Entry | None  # where; None: at the end
+
+
+def applied(space: Space, state: State, change: Change) -> State | None:
+    """The state after a change; None where the space has no such state."""
+    axis, out, put, before = change
+    entries = state[axis]
+    if (out is not None and out not in entries) or (before is not None and before not in entries):
+        return None
+    rest = [entry for entry in entries if entry != out]
+    if put is not None:
+        rest.insert(len(rest) if before is None else rest.index(before), put)
+    after = tuple(rest)
+    return (*state[:axis], after, *state[axis + 1 :]) if space.allows(axis, after) else None
+
+
+def _faster(space: Space, objective: Objective, state: State, best_s: float) -> list[Change]:
+    """The changes that make a state faster than `best_s` if it fits, most first."""
+    found: list[tuple[float, Change]] = []
     for axis in space.axes:
-        fixed = len(space.root[axis])
-        entries = state[axis]
-        listed = {e.group for e in entries}
-        options = space.entries[axis]
-        others = [e for e in options if e.group not in listed]
-        lists: list[AxisList] = []
-        for i in range(fixed, len(entries)):
-            rest, group = entries[:i] + entries[i + 1 :], entries[i].group
-            lists.append(rest)
-            lists += [(*rest[:j], entries[i], *rest[j:]) for j in range(fixed, len(entries))]
-            able = [e for e in options if e.group == group or e.group not in listed]
-            lists += [(*entries[:i], e, *entries[i + 1 :]) for e in able]
-        for i in range(fixed, len(entries) + 1):
-            lists += [(*entries[:i], e, *entries[i:]) for e in others]
-        for changed in dict.fromkeys(lists):
-            if changed != entries and space.allows(axis, changed):
-                yield (*state[:axis], changed, *state[axis + 1 :])
+        changes, atoms = neighbours(space, state, axis)
+        seconds = objective.around_s(state, axis, atoms)
+        fast = np.flatnonzero(seconds < best_s * (1 - LEAST_GAIN)).tolist()
+        found += [(float(seconds[i]), changes[i]) for i in fast]
+    return [change for _, change in sorted(found, key=lambda one: one[0])]
+
+
+def neighbours(space: Space, state: State, axis: int) -> tuple[list[Change], np.ndarray]:
+    """(changes of the list of one axis, [changes, layouts] the atoms that it then splits).
+
+    Of changes after which it splits all layouts alike the first, and none that changes nothing.
+    """
+    entries = state[axis]
+    every = list(dict.fromkeys([*entries, *space.entries[axis]]))
+    number = {entry: i for i, entry in enumerate(every)}
+    claims = space.model.layouts.claims.claims(state, axis, every)
+    nothing = np.full((1, claims.shape[1]), REPLICATED, np.int8)
+    first = {_first(claims[[number[e] for e in entries]])[-1].tobytes(): -1}
+    found: list[Change] = []
+    atoms: list[np.ndarray] = []
+    for rest, changes in _changes(space, axis, entries):
+        mine = claims[[number[entry] for entry in rest]]
+        ahead, behind = _first(mine), _first(mine[::-1], last=True)[::-1]
+        at = [len(rest) if c.before is None else rest.index(c.before) for c in changes]
+        put = [len(every) if c.put is None else number[c.put] for c in changes]
+        rows = np.concatenate([claims, nothing])[put]
+        rows = np.where(rows == REPLICATED, behind[at], rows)
+        rows = np.where(ahead[at] == REPLICATED, rows, ahead[at])
+        for change, row in zip(changes, rows, strict=True):
+            if first.setdefault(row.tobytes(), len(found)) == len(found):
+                found.append(change)
+                atoms.append(row)
+    return found, np.array(atoms, np.int8).reshape(len(atoms), claims.shape[1])
+
+
+def _first(claims: np.ndarray, *, last: bool = False) -> np.ndarray:
+    """[E + 1, S] what the first of the claims [E, S] so far take; or the last of them."""
+    out = np.full((len(claims) + 1, claims.shape[1]), REPLICATED, np.int8)
+    for i, mine in enumerate(claims):
+        kept = (mine == REPLICATED) if last else (out[i] != REPLICATED)
+        out[i + 1] = np.where(kept, out[i], mine)
+    return out
+
+
+def _changes(space: Space, axis: int, entries: AxisList) -> Iterator[tuple[AxisList, list[Change]]]:
+    """(the entries that stay, the changes that leave them) that the space has."""
+    fixed = len(space.root[axis])
+    for i in (None, *range(fixed, len(entries))):
+        out = None if i is None else entries[i]
+        rest = entries if i is None else entries[:i] + entries[i + 1 :]
+        if not space.allows(axis, rest):
+            continue
+        listed = {e.group for e in rest}
+        after: list[Entry | None] = [*rest[fixed:], None]
+        late = len(after) > 1 and rest[-1].scope == UPDATES  # nothing may follow
+        changes: list[Change] = []
+        if i is not None:
+            changes.append(Change(axis, out, None, None))
+        for entry in space.entries[axis]:
+            if entry.group in listed:
+                continue
+            where = after[:-1] if late else after
+            if entry.scope == UPDATES:
+                where = [] if late else [None]
+            if i is not None and entry != out:  # replaced where it stands
+                where = [before for before in where if before == after[i - fixed]]
+            changes += [Change(axis, out, entry, before) for before in where]
+        yield rest, changes
+
+
+def exchanged(space: Space, state: State) -> Iterator[State]:
+    """The states of the space in which axes have exchanged their lists."""
     for order in permutations(space.axes):
-        exchanged = list(state)
+        lists = list(state)
         for to, source in zip(space.axes, order, strict=True):
-            exchanged[to] = state[source]
-        if order != space.axes and space.contains(tuple(exchanged)):
-            yield tuple(exchanged)
+            lists[to] = state[source]
+        if order != space.axes and space.contains(tuple(lists)):
+            yield tuple(lists)
 
 
 class LayoutRefinement:

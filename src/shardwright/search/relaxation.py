@@ -39,11 +39,12 @@ from shardwright.spmd.opclass import OpClass
 Scope = tuple[int, ...]  # layouts, ascending
 STEADY = 2e-4  # of the bound: less gained in SWEEPS sweeps is nothing
 SWEEPS = 5
+MOST_KINDS = 1024  # of an axis, in a bundle: far fewer than placements
 LEAST_STEP = 0.1  # of a weight: smaller ones change the bound by less than a percent
 
 
 class Table(NamedTuple):
-    """The seconds of a star for each kind of the next axis."""
+    """The seconds of a bundle for each kind of the next axis."""
 
     kind: np.ndarray  # [placements of the axis]
     seconds: np.ndarray  # [kinds]
@@ -79,7 +80,7 @@ class Star:
         self.kind = [kind[rows] for kind, rows in zip(self.kind, numbers, strict=True)]
         self._seconds = self.seconds[self._cell]
         self._slopes = {k: slope[self._cell] for k, slope in self.charge.slopes.items()}
-        self._tables: dict[tuple[int, ...], Table] = {}
+        self._below: dict[tuple[int, ...], np.ndarray] = {}
 
     def slopes(self, chosen: Sequence[int], last: np.ndarray) -> dict[int, np.ndarray]:
         """{phase: [last] what a weight counts} for these placements of the last axis."""
@@ -87,41 +88,88 @@ class Star:
         at = self.kind[-1][last]
         return {k: slope[kinds][at] for k, slope in self._slopes.items()}
 
-    def below(self, chosen: Sequence[int]) -> Table:
-        """The least seconds for each kind of the next axis, given placements of those before it."""
+    def below(self, chosen: Sequence[int]) -> np.ndarray:
+        """[kinds of the next axis] the least seconds, given placements of those before it."""
         kinds = tuple([int(kind[n]) for kind, n in zip(self.kind, chosen, strict=False)])
-        known = self._tables.get(kinds)
+        known = self._below.get(kinds)
         if known is None:
             rest = self._seconds[kinds]
-            seconds = rest.reshape(len(rest), -1).min(1)
-            least, most = float(seconds.min()), float(seconds.max())
-            known = Table(self.kind[len(kinds)], seconds, least, most - least)
-            self._tables[kinds] = known
+            known = self._below[kinds] = rest.reshape(len(rest), -1).min(1)
         return known
 
 
-class SharedLayout(NamedTuple):
-    """A layout that several stars hold."""
+class Bundle:
+    """Stars that are added up kind by kind, before all placements of an axis are looked at."""
 
-    cells: np.ndarray  # cells of all of them, by star, then by the placement of the layout
-    starts: np.ndarray  # [stars x placements] the first of each
-    counts: np.ndarray  # [stars x placements]
-    stars: int
+    def __init__(self, kind: np.ndarray, members: Sequence[tuple[int, np.ndarray]]) -> None:
+        self.kind = kind  # [placements of the axis] what the members tell apart
+        self.members = members  # (a star, [kinds] the kind that it sees)
 
     @staticmethod
-    def of(stars: Sequence[tuple[int, np.ndarray]]) -> SharedLayout:
-        """Given the first cell of each star and the [cells] placements of the layout in it."""
-        orders = [np.argsort(at, kind="stable") for _, at in stars]
-        counts = np.concatenate([np.bincount(at) for _, at in stars])
-        cells = np.concatenate([o + first for o, (first, _) in zip(orders, stars, strict=True)])
-        return SharedLayout(cells, np.cumsum(counts) - counts, counts, len(stars))
+    def of(stars: Sequence[Star], axis: int) -> list[Bundle]:
+        """Bundles of all stars with few kinds each, for one axis."""
+        out: list[Bundle] = []
+        kind, parts = np.zeros(0, np.int64), list[int]()
+        for n, star in enumerate(stars):
+            mine = star.kind[axis]
+            if parts:
+                both = _numbered(kind * (int(mine.max()) + 1) + mine)
+                if int(both.max()) < MOST_KINDS:
+                    kind, parts = both, [*parts, n]
+                    continue
+                out.append(Bundle._made(kind, parts, stars, axis))
+            kind, parts = mine, [n]
+        return [*out, Bundle._made(kind, parts, stars, axis)] if parts else out
+
+    @staticmethod
+    def _made(kind: np.ndarray, parts: Sequence[int], stars: Sequence[Star], axis: int) -> Bundle:
+        first = np.empty(int(kind.max()) + 1, np.int64)
+        first[kind[::-1]] = np.arange(len(kind))[::-1]
+        return Bundle(kind, [(n, stars[n].kind[axis][first]) for n in parts])
+
+    def total(self, seconds: Callable[[int], np.ndarray]) -> np.ndarray:
+        """[kinds] the seconds of all members, given those of each star for each kind it sees."""
+        return sum((seconds(n)[seen] for n, seen in self.members), np.zeros(()))
+
+
+def _numbered(codes: np.ndarray) -> np.ndarray:
+    """The same, numbered without gaps."""
+    seen = np.zeros(int(codes.max()) + 1, bool)
+    seen[codes] = True
+    return (np.cumsum(seen) - 1)[codes]  # type: ignore[no-any-return]
+
+
+class SharedLayouts(NamedTuple):
+    """Layouts that several stars hold, of which no two are held by one star."""
+
+    cells: np.ndarray  # cells of all of them, by layout, star, and the placement of the layout
+    starts: np.ndarray  # [layouts x stars x placements] the first of each
+    counts: np.ndarray  # [layouts x stars x placements]
+    pair: np.ndarray  # [layouts x stars x placements] a number for each placement of each layout
+    stars: np.ndarray  # [pairs] how many stars hold the layout
+
+    @staticmethod
+    def of(layouts: Sequence[Sequence[tuple[int, np.ndarray]]]) -> SharedLayouts:
+        """Given, for each layout and star, its first cell and [cells] placements of the layout."""
+        cells, counts, pair, stars = [], [], [], list[int]()
+        for held in layouts:
+            for first, at in held:
+                cells.append(np.argsort(at, kind="stable") + first)
+                counts.append(np.bincount(at))
+                pair.append(len(stars) + np.arange(len(counts[-1])))
+            stars += [len(held)] * len(counts[-1])
+        count = np.concatenate(counts)
+        return SharedLayouts(
+            np.concatenate(cells), np.cumsum(count) - count, count, np.concatenate(pair),
+            np.array(stars),
+        )  # fmt: skip
 
     def average(self, seconds: np.ndarray) -> None:
         """Gives all stars the same least seconds per placement (min-marginals): the mean."""
         mine = seconds[self.cells]
-        least = np.minimum.reduceat(mine, self.starts).reshape(self.stars, -1)
-        change = least.sum(0) / self.stars - least
-        seconds[self.cells] = mine + np.repeat(change.ravel(), self.counts)
+        least = np.minimum.reduceat(mine, self.starts)
+        change = (np.bincount(self.pair, least) / self.stars)[self.pair] - least
+        seconds[self.cells] = mine + np.repeat(change, self.counts)
 
 
 class Domains:
@@ -187,9 +235,10 @@ class OpTables:
         self._left, self._most_cells = most_pairs, most_cells
         self._scopes: dict[Scope, np.ndarray | None] = {}
         self.routes = SlotRoutes(self.domains.placements, self.model.prices)
-        self._chosen: dict[int, Chosen | None] = {}  # of each op class
-        self._by_shape: dict[object, Chosen] = {}  # ops of one shape on equal cells choose alike
-        self._charges: dict[tuple[int, Share], Charge] = {}
+        # Ops of one shape on equal cells choose alike, and are charged alike for an equal share.
+        self._chosen: dict[int, tuple[object, Chosen] | None] = {}  # of each op class
+        self._by_shape: dict[object, tuple[object, Chosen]] = {}
+        self._charges: dict[tuple[object, Share], Charge] = {}
         self.heavy = [_heavy(self.model, op) for op in self.model.classes.table]  # [classes]
 
     def cells(self, scope: Scope) -> np.ndarray | None:
@@ -218,17 +267,21 @@ class OpTables:
         """[cells of its scope] what an op class is charged; None where that is too much work."""
         if op.index not in self._chosen:
             self._chosen[op.index] = self._choose(op)
-        chosen = self._chosen[op.index]
-        if chosen is None:
+        known = self._chosen[op.index]
+        if known is None:
             return None
-        key = (op.index, share)
+        alike, chosen = known
+        key = (alike, share)
         if key not in self._charges:
             cells = self._columns(op)
             self._charges[key] = charge(op, share, cells, chosen, self.routes, self.model.prices)
         return self._charges[key]
 
-    def _choose(self, op: OpClass) -> Chosen | None:
-        """What an op class may choose in each cell; None where that is too much work."""
+    def _choose(self, op: OpClass) -> tuple[object, Chosen] | None:
+        """(what ops that choose alike have in common, what they may choose in each cell).
+
+        None where that is too much work.
+        """
         cells = self.cells(_scope(op))
         if cells is None:
             return None
@@ -242,8 +295,8 @@ class OpTables:
         key = (op.shape, *slots)
         known = self._by_shape.get(key)
         if known is None:
-            known = chosen_candidates(op, columns, candidates, self.routes, prices)
-            self._by_shape[key] = known
+            chosen = chosen_candidates(op, columns, candidates, self.routes, prices)
+            known = self._by_shape[key] = len(self._by_shape), chosen
         return known
 
     def _columns(self, op: OpClass) -> dict[int, np.ndarray]:
@@ -290,10 +343,14 @@ class Relaxation:
     def _add_traffic(self, tables: dict[Scope, Charge]) -> None:
         """What fused work moves through memory: in the first table that holds the layout."""
         sizes, hiding = self.model.mesh.sizes, self.model.graph.hiding
+        first: dict[int, Scope] = {}
+        for scope in tables:
+            for layout in scope:
+                first.setdefault(layout, scope)
         for factor in self.model.graph.factors:
             for layout, phase, per_byte in factor.traffic:
                 table, times = self.model.layouts.table[layout], [(hiding.number(phase), per_byte)]
-                scope = next((s for s in tables if layout in s), (layout,))
+                scope = first.setdefault(layout, (layout,))
                 cells = self.ops.cells(scope)
                 if cells is None:
                     least = table.local_bytes((), ()) / math.prod(sizes)
@@ -338,13 +395,53 @@ class Relaxation:
             star.seconds = self._seconds[ends[n] : ends[n + 1]]
             for column, layout in enumerate(star.scope):
                 users.setdefault(layout, []).append((n, column))
+        parts: list[tuple[set[int], list[int]]] = []  # (stars that are taken, layouts)
+        for layout in sorted(users):
+            stars = {n for n, _ in users[layout]}
+            if len(stars) > 1:
+                part = next((one for one in parts if one[0].isdisjoint(stars)), None)
+                if part is None:
+                    parts.append(part := (set(), []))
+                part[0].update(stars)
+                part[1].append(layout)
         self._shared = [
-            SharedLayout.of([
-                (int(self._starts[n]), self.stars[n].cells[:, column])
-                for n, column in users[layout]
+            SharedLayouts.of([
+                [(int(self._starts[n]), self.stars[n].cells[:, column]) for n, column in users[i]]
+                for i in layouts
             ])
-            for layout in sorted(users) if len(users[layout]) > 1
+            for _, layouts in parts
         ]  # fmt: skip
+
+    def place(self, axes: Sequence[AxisPlacements]) -> None:
+        """Finds what the stars take for each placement of these axes."""
+        for star in self.stars:
+            star.place(axes, self.domains)
+        self._bundles = [Bundle.of(self.stars, axis) for axis in range(len(axes))]
+        self._counts = [len(axis) for axis in axes]
+
+    def bounds(self, axis: int) -> np.ndarray:
+        """[placements of an axis] what any state with each takes at least."""
+        total = np.full(self._counts[axis], self.constant_s)
+        for bundle in self._bundles[axis]:
+            total += bundle.total(lambda n: self.stars[n].of_axis(axis))[bundle.kind]
+        return total
+
+    def keep(self, numbers: Sequence[np.ndarray]) -> None:
+        """From now on the placements of each axis are these, and the seconds stay."""
+        for star in self.stars:
+            star.keep(numbers)
+        for bundles, rows in zip(self._bundles, numbers, strict=True):
+            for bundle in bundles:
+                bundle.kind = bundle.kind[rows]
+
+    def below(self, chosen: Sequence[int]) -> list[Table]:
+        """Tables of the least seconds for each placement of the next axis, given some before it."""
+        tables = []
+        for bundle in self._bundles[len(chosen)]:
+            seconds = bundle.total(lambda n: self.stars[n].below(chosen))
+            least, most = float(seconds.min()), float(seconds.max())
+            tables.append(Table(bundle.kind, seconds, least, most - least))
+        return tables
 
     def weigh(self, weights: np.ndarray) -> None:
         """Bounds what is hidden with these weights [phases] from now on."""
@@ -400,8 +497,8 @@ class Relaxation:
         """The sweeps, at most so many, that raised the bound until it was enough or steady."""
         before = self.bound_s
         for sweep in range(sweeps):
-            for layout in self._shared if sweep % 2 == 0 else reversed(self._shared):
-                layout.average(self._seconds)
+            for layouts in self._shared if sweep % 2 == 0 else reversed(self._shared):
+                layouts.average(self._seconds)
             bound = self.bound_s
             if report is not None:
                 report(bound)

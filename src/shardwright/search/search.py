@@ -45,7 +45,7 @@ from shardwright.units import human_seconds
 EVALUATIONS_PER_S = 1000
 DEFAULT_SECONDS = 3.0  # of search when the user says nothing
 NEARLY = 0.1  # a gap that a better answer may close: it is proven once more
-CLOSE = 0.01  # a gap that is not worth a tree search
+CLOSE = 0.02  # a gap that is not worth a tree search
 STARTS = 8  # good states from which best responses start
 ALIKE = 4000  # lists that are tried on all axes alike where no proof ended: 0.3 s
 REFINED = 3  # good states that are changed entry by entry where not all lists are enumerated

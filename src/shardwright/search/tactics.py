@@ -10,7 +10,7 @@ whatever is searched. A schedule is a list of them, applied in order:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from shardwright.cost.model import CostModel
@@ -36,6 +36,7 @@ class Context:
 
     model: CostModel
     roles: Roles
+    _weight_bytes: dict[tuple[int, int], dict[frozenset[int], int]] = field(default_factory=dict)
 
     def axis(self, name: str) -> int:
         """The number of a mesh axis."""
@@ -46,6 +47,23 @@ class Context:
                 mesh=self.model.mesh, try_=" or ".join(map(repr, names)),
             )  # fmt: skip
         return names.index(name)
+
+    def weight_bytes(self, n: int, scope: int) -> dict[frozenset[int], int]:
+        """{groups of the dims that n divides: bytes of the parameters with such dims}"""
+        if (n, scope) not in self._weight_bytes:
+            program, layouts = self.model.analysis.program, self.model.layouts
+            worth = {g.index for g in self.model.analysis.groups}
+            found: dict[frozenset[int], int] = {}
+            for v in self.roles.weights:
+                if scope == UPDATES and not layouts.table[int(layouts.of_value[v])].update:
+                    continue
+                shape = program.values[v].shape
+                dims = self.roles.groups_of[v]
+                mine = frozenset([g for g, dim in dims if shape[dim] % n == 0 and g in worth])
+                if mine:
+                    found[mine] = found.get(mine, 0) + program.values[v].bytes
+            self._weight_bytes[n, scope] = found
+        return self._weight_bytes[n, scope]
 
     def splits(self, group: int, axis: str) -> bool:
         """Whether an axis divides the main size of a group."""
@@ -155,20 +173,9 @@ def _optimiser_state(context: Context) -> bool:
 
 def cover_weights(context: Context, axis: str, listed: AxisList, scope: int) -> AxisList:
     """Groups that, greedily, split the most parameter bytes that nothing listed splits yet."""
-    program, n = context.model.analysis.program, context.model.mesh.shape[axis]
-    worth = {g.index for g in context.model.analysis.groups}
-    groups_of = context.roles.groups_of
-    updates = context.model.layouts.of_value
-    table = context.model.layouts.table
     have = {e.group for e in listed if e.scope <= scope}
-    left: list[tuple[int, set[int]]] = []
-    for v in context.roles.weights:
-        if scope == UPDATES and not table[int(updates[v])].update:
-            continue
-        shape = program.values[v].shape
-        mine = {g for g, dim in groups_of[v] if shape[dim] % n == 0 and g in worth}
-        if mine and not mine & have:
-            left.append((program.values[v].bytes, mine))
+    every = context.weight_bytes(context.model.mesh.shape[axis], scope)
+    left = [(size, mine) for mine, size in every.items() if not mine & have]
     chosen: list[int] = []
     while left:
         gain: dict[int, int] = {}

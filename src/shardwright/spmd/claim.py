@@ -131,6 +131,41 @@ class Claims:
         placements = np.stack(chosen, 2).astype(np.int64) if chosen else nothing
         return placements[rows], local_bytes[rows]
 
+    def claims(self, state: State, axis: int, entries: Sequence[Entry]) -> np.ndarray:
+        """[entries, S] the atom of each layout that each entry claims if it is the first to do so.
+
+        The axes before this one split what the state says.
+        """
+        node = np.arange(len(self._base))
+        with self._growing:
+            for a, earlier in enumerate(state[:axis]):
+                node = self._next(a, node, self._first_claimed(a, [earlier], node[None])[0])
+            found = [self._claimed(axis, entry)[node] for entry in entries]
+        return np.stack(found) if found else np.zeros((0, len(node)), np.int8)
+
+    def place_around(
+        self, state: State, axis: int, atoms: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """(placements [B, S, A], local bytes [B, S]) of a state in which one axis splits `atoms`.
+
+        These are [B, S], as some list of the axis claims them; the lists of the others stay.
+        """
+        node = np.arange(len(self._base))  # [S], after the axis [B, S]
+        chosen: list[np.ndarray] = []
+        with self._growing:
+            for a, entries in enumerate(state):
+                mine = atoms if a == axis else self._of_list(a, entries)[node]
+                chosen.append(np.broadcast_to(mine, atoms.shape))
+                node = self._next(a, np.broadcast_to(node, mine.shape), mine)
+            return np.stack(chosen, 2).astype(np.int64), self._nodes[-1].local_bytes[node]
+
+    def _of_list(self, axis: int, entries: AxisList) -> np.ndarray:
+        """[nodes of an axis] the atom that a list claims of each; first listed wins."""
+        atoms = np.full(len(self._nodes[axis]), REPLICATED, np.int8)
+        for entry in entries:
+            np.copyto(atoms, self._claimed(axis, entry), where=atoms == REPLICATED)
+        return atoms
+
     def _first_claimed(self, axis: int, lists: Sequence[AxisList], node: np.ndarray) -> np.ndarray:
         """[lists, S] the atom that each list claims of its nodes [lists, S]; first listed wins."""
         entries = list(dict.fromkeys([entry for one in lists for entry in one]))

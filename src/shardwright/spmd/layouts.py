@@ -33,11 +33,11 @@ class Layouts:
         self.table, self.of_value = _fold(analysis, axis_sizes, pinned or {}, shard_maps, summed)
         number: dict[Layout, int] = {}
         self.geometry = [number.setdefault(lay.geometry, len(number)) for lay in self.table]
-        self._claims = Claims(self.table, len(analysis.all_groups), axis_sizes)
+        self.claims = Claims(self.table, len(analysis.all_groups), axis_sizes)
 
     def place(self, states: Sequence[State]) -> tuple[np.ndarray, np.ndarray]:
         """(placements [B, S, A], local bytes [B, S]) of every layout in every state."""
-        return self._claims.place(states)
+        return self.claims.place(states)
 
 
 def resolution_bits(analysis: Analysis) -> list[int]:

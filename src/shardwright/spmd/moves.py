@@ -34,16 +34,30 @@ def _put(placement: Placement, axes: Sequence[int], atom: int) -> Placement:
     return tuple(out)
 
 
+Step = tuple[str, tuple[int, ...], int]  # (kind, axes, shards of what travels) of a move
+
+
 def reshard(
     layout: Layout, stored: Placement, needed: Placement, axis_sizes: tuple[int, ...]
 ) -> list[Move]:
-    """The moves from `stored` to `needed`.
-
-    Where all that is split are major atoms in even shards, the moves depend on which axes share an
-    atom alone, and are worked out once for all layouts.
-    """
+    """The moves from `stored` to `needed`."""
     if stored == needed:
         return []
+    used = _even_atoms(layout, stored, needed, axis_sizes)
+    if used is None:
+        return find_moves(layout, stored, needed, axis_sizes)
+    steps = _even_moves(*_numbered(used, stored, needed), axis_sizes)
+    return _sized(layout, used, steps)
+
+
+def _even_atoms(
+    layout: Layout, stored: Placement, needed: Placement, axis_sizes: Sequence[int]
+) -> list[int] | None:
+    """The atoms that are split, if all are major ones in even shards; else None.
+
+    Then the moves depend on which axes share an atom alone, and are worked out once for all
+    layouts.
+    """
     splits: dict[int, int] = {}  # used atom -> all that it is split by before or after
     for have, need, n in zip(stored, needed, axis_sizes, strict=True):
         for j in (have, need) if have != need else (have,):
@@ -51,32 +65,58 @@ def reshard(
                 splits[j] = splits.get(j, 1) * n
     atoms, plain = layout.atoms, layout.units and not (layout.closed or layout.rematerialised)
     if not plain or any([atoms[j].place or atoms[j].size % n for j, n in splits.items()]):  # noqa: C419
-        return find_moves(layout, stored, needed, axis_sizes)
-    number = {j: i for i, j in enumerate(splits)} | {REPLICATED: REPLICATED}
-    steps = _even_moves(
-        tuple([number[j] for j in stored]), tuple([number[j] for j in needed]), axis_sizes
-    )
-    whole, used = layout.itemsize, [*splits, REPLICATED]  # the last: what -1 names
-    for atom in atoms:
+        return None
+    return list(splits)
+
+
+def _numbered(used: Sequence[int], *placements: Placement) -> list[Placement]:
+    """The placements with these atoms numbered."""
+    number = {j: i for i, j in enumerate(used)} | {REPLICATED: REPLICATED}
+    return [tuple([number[j] for j in placement]) for placement in placements]
+
+
+def _sized(
+    layout: Layout, used: Sequence[int], steps: Sequence[tuple[Step, Placement]]
+) -> list[Move]:
+    """The moves of a layout whose atoms were numbered."""
+    whole, atoms = layout.itemsize, [*used, REPLICATED]  # the last: what -1 names
+    for atom in layout.atoms:
         whole *= atom.size
     return [
-        Move(kind, axes, whole // shards, tuple([used[i] for i in after]))
-        for kind, axes, shards, after in steps
+        Move(kind, axes, whole // shards, tuple([atoms[i] for i in after]))
+        for (kind, axes, shards), after in steps
     ]
 
 
 @lru_cache(maxsize=1 << 16)
 def _even_moves(
     stored: Placement, needed: Placement, axis_sizes: tuple[int, ...]
-) -> list[tuple[str, tuple[int, ...], int, Placement]]:
-    """[(kind, axes, shards after it, placement after it)] for dims that all axes divide."""
+) -> list[tuple[Step, Placement]]:
+    """The moves, and the placement after each, for dims that all axes divide."""
+    even, size = _even_layout(axis_sizes, stored, needed)
+    moves = find_moves(even, stored, needed, axis_sizes)
+    return [((m.kind, m.axes, size // m.bytes), m.after) for m in moves]
+
+
+@lru_cache(maxsize=1 << 16)
+def _even_reductions(
+    produced: Placement, sum_axes: tuple[tuple[int, ...], ...], stored: Placement,
+    axis_sizes: tuple[int, ...], at_once: bool, written_out: bool,
+) -> list[list[tuple[Step, Placement]]]:  # fmt: skip
+    """The same of partial results, in each order (see `reductions`)."""
+    even, size = _even_layout(axis_sizes, produced, stored)
+    orders = _find_reductions(
+        even, produced, sum_axes, stored, axis_sizes, at_once=at_once, written_out=written_out
+    )
+    return [[((m.kind, m.axes, size // m.bytes), m.after) for m in moves] for moves in orders]
+
+
+def _even_layout(axis_sizes: Sequence[int], *placements: Placement) -> tuple[Layout, int]:
+    """(a layout of dims that all axes divide, its bytes) for placements of numbered atoms."""
     size = math.prod(axis_sizes)
-    dims = range(1 + max(*stored, *needed))
+    dims = range(1 + max(map(max, placements)))
     even = Layout(tuple([Atom(d, 0, size, 0, NO_BIT, 0) for d in dims]), 1, 1, False, False)
-    return [
-        (kind, axes, math.prod(even.shards(after, axis_sizes)), after)
-        for kind, axes, _, after in find_moves(even, stored, needed, axis_sizes)
-    ]
+    return even, size ** len(dims)
 
 
 def find_moves(
@@ -266,6 +306,23 @@ def gather_and_pick(
 
 
 def reductions(
+    layout: Layout, produced: Placement, sum_axes: Sequence[tuple[int, ...]], stored: Placement,
+    axis_sizes: tuple[int, ...], *, at_once: bool, written_out: bool,
+    across: Collection[int] = (),
+) -> list[list[Move]]:  # fmt: skip
+    """The moves that turn partial results into `stored`, in each order (see `_find_reductions`)."""
+    used = None if across else _even_atoms(layout, produced, stored, axis_sizes)
+    if used is None:
+        return _find_reductions(
+            layout, produced, sum_axes, stored, axis_sizes, at_once=at_once,
+            written_out=written_out, across=across,
+        )  # fmt: skip
+    made, want = _numbered(used, produced, stored)
+    orders = _even_reductions(made, tuple(sum_axes), want, axis_sizes, at_once, written_out)
+    return [_sized(layout, used, steps) for steps in orders]
+
+
+def _find_reductions(
     layout: Layout, produced: Placement, sum_axes: Sequence[tuple[int, ...]], stored: Placement,
     axis_sizes: tuple[int, ...], *, at_once: bool, written_out: bool,
     across: Collection[int] = (),
