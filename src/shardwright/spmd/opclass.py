@@ -103,8 +103,10 @@ class OpClass:
             rule, sizes, kinds, factors, splittable, trips, updates_stack, len(operands),
             tuple([(s.geometry, s.to_op, s.dtype) for s in self.slots]),
         )  # fmt: skip
-        self.candidates: dict[Placement, Any] = {}  # claims -> candidate of `follow`, memoised
-        self.candidate_lists: dict[tuple[Placement, ...], list[Any]] = {}  # by options of each axis
+        # Claims -> candidate of `follow`, and lists of them by options of each axis, as they occur;
+        # classes of one shape share them.
+        self.candidates: dict[Placement, Any] = {}
+        self.candidate_lists: dict[tuple[Placement, ...], list[Any]] = {}
 
 
 def sums_at_once(rule: Rule) -> bool:
@@ -184,6 +186,7 @@ def fold_ops(analysis: Analysis, layouts: Layouts, trips: Mapping[int, int]) -> 
     rule_number: dict[int, int] = {}
     found: dict[tuple[int, ...], int] = {}
     table: list[OpClass] = []
+    by_shape: dict[object, OpClass] = {}
     of_op = np.full(len(program.ops), NO_CLASS, np.int64)
     for op in program.ops:
         if op.is_region:
@@ -206,7 +209,10 @@ def fold_ops(analysis: Analysis, layouts: Layouts, trips: Mapping[int, int]) -> 
             known = found[signature] = len(table)
             atoms = factor[low:high], size[low:high]
             more = trips.get(op.index, 1), stacked
-            table.append(_op_class(known, program, op, layouts, *atoms, *more))
+            made = _op_class(known, program, op, layouts, *atoms, *more)
+            alike = by_shape.setdefault(made.shape, made)
+            made.candidates, made.candidate_lists = alike.candidates, alike.candidate_lists
+            table.append(made)
         of_op[op.index] = known
     return OpClasses(table, of_op)
 
