@@ -56,6 +56,7 @@ ALIKE = 4000  # lists that are tried on all axes alike where no proof ended: 0.3
 # some 0.7 s, less for programs of fewer factors.
 SCREENED, NEAR, RESPONSES_GIVEN, FIRST = 256, 16, 0.5, 4
 MORE, LEAST = 1_500_000, 170
+FAR = 1.25  # times the best: no state so slow became the best, most were within a twentieth
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +276,8 @@ class _Run:
             *self._best_unreduced(pool),
         ])  # fmt: skip
         either = np.minimum(objective(pool), kept(pool)) if kept else objective(pool)
-        more = dict.fromkeys([*first, *[pool[i] for i in np.argsort(either, kind="stable")]])
+        near = [i for i in np.argsort(either, kind="stable") if either[i] <= FAR * either.min()]
+        more = dict.fromkeys([*first, *[pool[i] for i in near]])
         lookups = MORE * self.budget.evaluations / Budget.evaluations
         most = objective.evaluations + lookups / max(len(objective.model.graph.factors), LEAST)
         best_s = objective.best_s
