@@ -250,8 +250,8 @@ class FactorGraph:
 
     def rows(self, placements: np.ndarray) -> np.ndarray:
         """[B, F] the row of every factor, given the placements [B, S, A] of all layouts."""
-        if not self.factors:
-            return np.zeros((len(placements), 0), np.int64)
+        if not self.factors or not len(placements):
+            return np.zeros((len(placements), len(self.factors)), np.int64)
         rows = np.repeat(self._rows_of(placements[0])[None], len(placements), 0)
         state, layouts = np.nonzero((placements != placements[0]).any(2))
         if len(state):  # states that differ little from the first are soon done

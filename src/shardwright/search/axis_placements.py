@@ -11,15 +11,19 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import count
+from typing import NamedTuple
 
 import numpy as np
 
 from shardwright.search.space import Space
-from shardwright.spmd.claim import able_to_split, claimed_atom
 from shardwright.spmd.decisions import UPDATES, AxisList, Entry
 from shardwright.spmd.layout import REPLICATED
 
+Walked = tuple[np.ndarray, np.ndarray, np.ndarray, bool]  # table, last entry, parent, complete
 Earlier = tuple[int, ...]  # the placement of one layout on the axes before this one
+# For each axis placement that is allowed: where there are more of them, more than one in so many
+# leads to another placement, in all programs seen, and looking would take seconds.
+MOST_APPENDS = 32
 START = -1  # no axis placement before this one
 NO_ENTRY = Entry(-1)
 
@@ -105,60 +109,74 @@ def _of_axis(
     """The placements of one axis by entries of these groups; equal columns are one."""
     held = {**space.overrides, **space.model.pins}
     entries = [entry for entry in space.entries[axis] if entry.group in groups]
-    column_of: dict[tuple[int, ...], int] = {}  # what a column starts with, and what it claims
-    column: list[dict[Earlier, int]] = [{}] * len(space.model.layouts.table)
     fixed = space.root[axis]
-    for i, known in situations.items():
-        mine: dict[Earlier, int] = {}
-        for earlier in known:
-            if i in held:
-                start, rest = held[i][axis], [REPLICATED] * len(entries)
-            else:
-                first = _claims(space, axis, i, earlier, fixed)
-                start = next((j for j in first if j != REPLICATED), REPLICATED)
-                rest = _claims(space, axis, i, earlier, entries)
-            mine[earlier] = column_of.setdefault((start, *rest), len(column_of))
-        column[i] = mine
-    columns = np.array(list(column_of), np.int8).reshape(len(column_of), 1 + len(entries)).T
+    nodes = [(i, earlier) for i, known in situations.items() for earlier in known]
+    claims = space.model.layouts.claims
+    starts, atoms = (claims.of_nodes(axis, nodes, listed) for listed in (fixed, entries))
+    each = np.concatenate([np.full((1, len(nodes)), REPLICATED, np.int8), atoms])
+    for mine in reversed(starts):  # what a column starts with, then what each entry claims of it
+        np.copyto(each[0], mine, where=mine != REPLICATED)
+    for n, (i, _) in enumerate(nodes):
+        if i in held:
+            each[0, n], each[1:, n] = held[i][axis], REPLICATED
+    column_of: dict[bytes, int] = {}
+    first: list[int] = []  # [columns] a node
+    column: list[dict[Earlier, int]] = [{} for _ in space.model.layouts.table]
+    for n, (i, earlier) in enumerate(nodes):
+        column[i][earlier] = at = column_of.setdefault(each[:, n].tobytes(), len(first))
+        if at == len(first):
+            first.append(n)
+    columns = each[:, first]
+    number = {g: n for n, g in enumerate(dict.fromkeys([e.group for e in entries]))}
+    taken = {e.group for e in fixed}
+    given = _Appends(
+        tuple([number[e.group] for e in entries]), tuple([e.scope == UPDATES for e in entries]),
+        tuple([g in taken for g in number]), limit, cut,
+    )  # fmt: skip
+    key = (columns.shape, columns.tobytes(), given)  # the same for scopes that are alike
+    if key not in space.walked:
+        space.walked[key] = _walk(columns[0], columns[1:], given)
+    table, added, parent, complete = space.walked[key]
+    last = [entries[i] for i in added.tolist()] if entries else [NO_ENTRY]
+    return AxisPlacements(table, last, parent, fixed, column, complete)
+
+
+class _Appends(NamedTuple):
+    """What may be appended to a list, besides what that splits."""
+
+    group: tuple[int, ...]  # [E] a number for the group of each entry
+    late: tuple[bool, ...]  # [E] nothing may follow it
+    listed: tuple[bool, ...]  # [groups] whether the list starts with one of the group
+    limit: int  # of axis placements
+    cut: bool  # whether those of the shorter lists are enough
+
+
+def _walk(start: np.ndarray, claims: np.ndarray, given: _Appends) -> Walked:
+    """All placements that appends reach, breadth first."""
     for seed in count():
         try:
-            found = _walk(space, axis, columns[0], entries, columns[1:], limit, cut, seed)
-            return AxisPlacements(*found[:3], fixed, column, found[3])
+            return _walk_hashed(start, claims, given, seed)
         except _Collision:
             continue  # with other multipliers
     raise AssertionError
 
 
-def _claims(
-    space: Space, axis: int, layout: int, earlier: Earlier, entries: Sequence[Entry]
-) -> list[int]:
-    """[entries] the atom that each claims of a layout if it is the first to do so."""
-    known = space.claimed.setdefault((axis, layout, earlier), {})
-    new = [entry for entry in entries if entry not in known]
-    if new:
-        table, sizes = space.model.layouts.table[layout], space.model.mesh.sizes
-        able = able_to_split(table, earlier, axis, sizes)
-        known.update((entry, claimed_atom(table, entry, able)) for entry in new)
-    return [known[entry] for entry in entries]
-
-
-def _walk(
-    space: Space, axis: int, start: np.ndarray, entries: list[Entry], claims: np.ndarray,
-    limit: int, cut: bool, seed: int,
-) -> tuple[np.ndarray, list[Entry], np.ndarray, bool]:  # fmt: skip
-    """(table, last entry, parent, complete): all placements that appends reach, breadth first."""
+def _walk_hashed(start: np.ndarray, claims: np.ndarray, given: _Appends, seed: int) -> Walked:
+    """The same with one choice of hashes; raises _Collision where two are equal."""
     hashes = _Hashes(claims, seed)
-    groups = sorted({e.group for e in entries})
-    group_of = np.array([groups.index(e.group) for e in entries], np.int64)  # [E]
-    last = np.array([e.scope == UPDATES for e in entries], bool)  # [E] nothing may follow
+    limit, cut = given.limit, given.cut
+    group_of, last = np.array(given.group, np.int64), np.array(given.late, bool)  # [E]
     rows = start[None]  # [R, columns] the placements of one length of list
     keys = np.zeros(1, np.uint64)  # [R]
-    listed = np.array([[g in {e.group for e in space.root[axis]} for g in groups]], bool)
+    listed = np.array([given.listed], bool)
     late = np.zeros(1, bool)  # [R] ends with an entry for updates only
     table, added, parents = rows, [np.zeros(1, int)], [np.array([START])]
     seen_keys, seen_at = keys, np.zeros(1, int)  # sorted by key
     first_row, complete = 0, True  # the number of the first placement of this length
-    while len(rows) and entries:
+    while len(rows) and len(claims):
+        if len(rows) * len(claims) > limit * MOST_APPENDS:
+            complete = False
+            break
         change = hashes.added(rows)  # [R, E] 0: changes nothing
         able = (change != 0) & ~late[:, None] & ~listed[:, group_of]
         e, r = np.nonzero(able.T)
@@ -168,8 +186,6 @@ def _walk(
         is_new = seen_keys[near] != found
         new = np.sort(at[is_new])
         if len(table) + len(new) > limit:
-            if not cut:
-                raise TooLarge
             complete = False
             break
         known = np.where(is_new, len(table) + np.searchsorted(new, at), seen_at[near])  # [found]
@@ -185,8 +201,9 @@ def _walk(
         seen_at = np.concatenate([seen_at, np.arange(first_row, len(table))])[order]
         rows, keys, listed, late = table[first_row:], after[new], listed[r[new]], last[e[new]]
         listed[np.arange(len(new)), group_of[e[new]]] = True
-    last_entry = [entries[i] for i in np.concatenate(added).tolist()] if entries else [NO_ENTRY]
-    return np.asfortranarray(table), last_entry, np.concatenate(parents), complete
+    if not (complete or cut):
+        raise TooLarge
+    return np.asfortranarray(table), np.concatenate(added), np.concatenate(parents), complete
 
 
 def _compare(

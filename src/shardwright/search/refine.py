@@ -48,7 +48,7 @@ def _better(
         values = objective([applied(space, state, change) or state for change in part])
         able = [i for i in np.argsort(values, kind="stable") if _is_less(values[i], best_s)]
         start_s = best_s
-        for i in able:
+        for i in able[:BATCH]:
             after = applied(space, state, part[i])
             if after is not None and _is_less(value := float(objective([after])[0]), best_s):
                 state, best_s = after, value

@@ -45,16 +45,18 @@ from shardwright.units import human_seconds
 EVALUATIONS_PER_S = 1000
 DEFAULT_SECONDS = 3.0  # of search when the user says nothing
 NEARLY = 0.1  # a gap that a better answer may close: it is proven once more
-CLOSE = 0.02  # a gap that is not worth a tree search
+# A gap that is not worth a tree search; where lists are cut, its rollouts reach less than local
+# search does.
+CLOSE, CLOSE_CUT = 0.01, 0.02
 STARTS = 8  # good states from which best responses start
 ALIKE = 4000  # lists that are tried on all axes alike where no proof ended: 0.3 s
-REFINED = 3  # good states that are changed entry by entry where not all lists are enumerated
 # Of refining single layouts: states found before a proof that are looked at, and states near the
 # best for each axis; the share of the cells that best responses may take where copies are kept; and
 # the states of either kind that are refined. More states are, until so many factors were looked up:
 # some 0.7 s, less for programs of fewer factors.
 SCREENED, NEAR, RESPONSES_GIVEN, FIRST = 256, 16, 0.5, 4
 MORE, LEAST = 1_500_000, 170
+FAR = 1.25  # times the best: no state so slow became the best, most were within a twentieth
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +212,8 @@ class _Run:
             self._local_search()
             self.before_proof = objective.ranked(SCREENED)
             self._prove()
-        if space.actions and self.certificate.against(objective.best_s).gap > CLOSE:
+        close = CLOSE if self.responses.complete else CLOSE_CUT
+        if space.actions and self.certificate.against(objective.best_s).gap > close:
             known_s = objective.best_s
             self._tree_search()
             near = self.certificate.counted and self.certificate.gap < NEARLY
@@ -236,8 +239,7 @@ class _Run:
         """Improves the best states of all so far: axis by axis, then entry by entry."""
         self.objective.begin("local search")
         self.responses.improve(self.objective.ranked(STARTS))
-        for state in self.objective.ranked(1 if self.responses.complete else REFINED):
-            refine(self.space, self.objective, state, self.budget)
+        refine(self.space, self.objective, self.objective.ranked(1)[0], self.budget)
         self._note("local search", self.objective.best_s)
 
     def _prove(self) -> None:
@@ -274,7 +276,8 @@ class _Run:
             *self._best_unreduced(pool),
         ])  # fmt: skip
         either = np.minimum(objective(pool), kept(pool)) if kept else objective(pool)
-        more = dict.fromkeys([*first, *[pool[i] for i in np.argsort(either, kind="stable")]])
+        near = [i for i in np.argsort(either, kind="stable") if either[i] <= FAR * either.min()]
+        more = dict.fromkeys([*first, *[pool[i] for i in near]])
         lookups = MORE * self.budget.evaluations / Budget.evaluations
         most = objective.evaluations + lookups / max(len(objective.model.graph.factors), LEAST)
         best_s = objective.best_s

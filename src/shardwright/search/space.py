@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from shardwright.cost.model import CostModel
 from shardwright.spmd.decisions import (
@@ -72,8 +72,7 @@ class Space:
         self.entries: list[dict[Entry, None]] = [{} for _ in sizes]  # [axes] that may be appended
         for axis, entry in self.actions:
             self.entries[axis][entry] = None
-        # (axis, layout, its placement on earlier axes) -> the atom that each entry claims
-        self.claimed: dict[tuple[int, int, Placement], dict[Entry, int]] = {}
+        self.walked: dict[object, Any] = {}  # lists of an axis that were enumerated
 
     def given(self, overrides: Mapping[int, Placement]) -> Space:
         """The space in which these overrides hold as well."""

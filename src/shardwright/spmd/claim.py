@@ -143,6 +143,18 @@ class Claims:
             found = [self._claimed(axis, entry)[node] for entry in entries]
         return np.stack(found) if found else np.zeros((0, len(node)), np.int8)
 
+    def of_nodes(
+        self, axis: int, nodes: Sequence[tuple[int, Placement]], entries: Sequence[Entry]
+    ) -> np.ndarray:
+        """[entries, nodes] the same of layouts with what the axes before this one split of them."""
+        node = np.array([layout for layout, _ in nodes], np.int64)
+        earlier = np.array([p for _, p in nodes], np.int64).reshape(len(nodes), axis)
+        with self._growing:
+            for a in range(axis):
+                node = self._next(a, node, earlier[:, a])
+            found = [self._claimed(axis, entry)[node] for entry in entries]
+        return np.stack(found) if found else np.zeros((0, len(node)), np.int8)
+
     def place_around(
         self, state: State, axis: int, atoms: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:

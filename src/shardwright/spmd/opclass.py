@@ -59,7 +59,9 @@ class OpClass:
     in_results: frozenset[int] = field(init=False)  # op atoms
     key_layouts: tuple[int, ...] = field(init=False)  # [slots]
     shape: tuple[Any, ...] = field(init=False)  # classes of one shape compute alike
-    candidates: dict[Placement, Any] = field(default_factory=dict)  # of `follow`, by their claims
+    # Of `follow`: by their claims, and lists of them by the options of each axis, as they occur;
+    # classes of one shape share them.
+    candidates: dict[Placement, Any] = field(default_factory=dict)
     candidate_lists: dict[tuple[Placement, ...], list[Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -162,6 +164,7 @@ def fold_ops(analysis: Analysis, layouts: Layouts, trips: Mapping[int, int]) -> 
     rule_number: dict[int, int] = {}
     found: dict[tuple[int, ...], int] = {}
     table: list[OpClass] = []
+    by_shape: dict[object, OpClass] = {}
     of_op = np.full(len(program.ops), NO_CLASS, np.int64)
     for op in program.ops:
         if op.is_region:
@@ -184,7 +187,10 @@ def fold_ops(analysis: Analysis, layouts: Layouts, trips: Mapping[int, int]) -> 
             known = found[signature] = len(table)
             atoms = factor[low:high], size[low:high]
             more = trips.get(op.index, 1), stacked
-            table.append(_op_class(known, program, op, layouts, *atoms, *more))
+            made = _op_class(known, program, op, layouts, *atoms, *more)
+            alike = by_shape.setdefault(made.shape, made)
+            made.candidates, made.candidate_lists = alike.candidates, alike.candidate_lists
+            table.append(made)
         of_op[op.index] = known
     return OpClasses(table, of_op)
 
