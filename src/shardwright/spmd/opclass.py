@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,59 +29,82 @@ class Slot(NamedTuple):
 NO_ATOM = -1  # where an op takes a dim apart in another way than its atoms
 
 
-@dataclass(eq=False, slots=True)
 class OpClass:
     """One class: the rule refined to atoms, the layouts of its slots, and memos of `follow`."""
 
-    index: int
-    rule: Rule
-    sizes: tuple[int, ...]  # [op atoms]
-    kinds: tuple[str, ...]  # [op atoms] factor kinds
-    factors: tuple[int, ...]  # [op atoms] factor of the rule
-    splittable: tuple[bool, ...]  # [op atoms]
-    operands: tuple[Slot, ...]  # literals left out
-    results: tuple[Slot, ...]
-    example: int  # an op of this class
-    trips: int  # of the loop over which partial results are added up; 1: no such loop
-    updates_stack: bool  # see `updates_stack`
-    slots: tuple[Slot, ...] = field(init=False)
-    # [op atoms] whether an axis may split it unevenly: compilers pad dots, sums and elementwise
-    # ops, not ops that work along a dim (sorts, windows), nor kernels, which run in shard_map.
-    pads: tuple[bool, ...] = field(init=False)
-    # Atoms that an axis may split while the op runs, instead of a permutation atom: an all-to-all
-    # before the op and one after it, and no exchange inside.
-    detours: list[int] = field(init=False)
-    # Whether partial sums over several dims are reduced in one collective: where lowering makes
-    # them explicit (lowering/partial.py). Others a compiler reduces one dim after the other.
-    at_once: bool = field(init=False)
-    picks: bool = field(init=False)  # the result is an index
-    in_results: frozenset[int] = field(init=False)  # op atoms
-    key_layouts: tuple[int, ...] = field(init=False)  # [slots]
-    shape: tuple[Any, ...] = field(init=False)  # classes of one shape compute alike
-    candidates: dict[Placement, Any] = field(default_factory=dict)  # of `follow`, by their claims
-    candidate_lists: dict[tuple[Placement, ...], list[Any]] = field(default_factory=dict)
+    __slots__ = (
+        "at_once",
+        "candidate_lists",
+        "candidates",
+        "detours",
+        "example",
+        "factors",
+        "in_results",
+        "index",
+        "key_layouts",
+        "kinds",
+        "operands",
+        "pads",
+        "picks",
+        "results",
+        "rule",
+        "shape",
+        "sizes",
+        "slots",
+        "splittable",
+        "trips",
+        "updates_stack",
+    )  # fmt: skip
 
-    def __post_init__(self) -> None:
-        rule, kinds = self.rule, self.kinds
-        self.slots = slots = self.operands + self.results
+    def __init__(
+        self, index: int, rule: Rule, sizes: tuple[int, ...], kinds: tuple[str, ...],
+        factors: tuple[int, ...], splittable: tuple[bool, ...], operands: tuple[Slot, ...],
+        results: tuple[Slot, ...], example: int, trips: int, updates_stack: bool,
+    ) -> None:  # fmt: skip
+        self.index = index
+        self.rule = rule
+        self.sizes = sizes  # [op atoms]
+        self.kinds = kinds  # [op atoms] factor kinds
+        self.factors = factors  # [op atoms] factor of the rule
+        self.splittable = splittable  # [op atoms]
+        # [op atoms] whether an axis may split it unevenly: compilers pad dots, sums and elementwise
+        # ops, not ops that work along a dim (sorts, windows), nor kernels, which run in shard_map.
         along = rule.unit != NOTHING and not {PERMUTE, REPLICATE}.isdisjoint(rule.kinds)
-        shared = {k for slot in slots for k in _in_shared_dims(slot)}
+        shared = {k for slot in (*operands, *results) for k in _in_shared_dims(slot)}
         self.pads = tuple(
-            kind not in (PERMUTE, REPLICATE) and self.factors[k] not in rule.even and not along
-            and rule.kernel is None and k not in shared
+            kind not in (PERMUTE, REPLICATE)
+            and factors[k] not in rule.even
+            and not along
+            and rule.kernel is None
+            and k not in shared
             for k, kind in enumerate(kinds)
-        )  # fmt: skip
-        self.detours = [k for k, kind in enumerate(kinds) if kind == PASS and self.splittable[k]]
-        onto_constant = adds_entries(rule) and self.operands[0].layout.rematerialised
-        self.at_once = sums_at_once(rule) or rule.in_shards or onto_constant
-        self.picks = not {"argmax", "argmin"}.isdisjoint(kinds)
-        self.in_results = frozenset(k for slot in self.results for k in slot.to_op)
-        self.key_layouts = tuple(slot.layout_index for slot in slots)
+        )
+        # Atoms that an axis may split while the op runs, instead of a permutation atom: an
+        # all-to-all before the op and one after it, and no exchange inside.
+        self.detours = [k for k, kind in enumerate(kinds) if kind == PASS and splittable[k]]
+        # Whether partial sums over several dims are reduced in one collective: where lowering makes
+        # them explicit (lowering/partial.py). Others a compiler reduces one dim after the other.
+        self.at_once = (
+            sums_at_once(rule)
+            or rule.in_shards
+            or (adds_entries(rule) and operands[0].layout.rematerialised)
+        )
+        self.picks = not {"argmax", "argmin"}.isdisjoint(kinds)  # the result is an index
+        self.operands = operands  # literals left out
+        self.results = results
+        self.slots = operands + results
+        self.in_results = frozenset(k for slot in results for k in slot.to_op)
+        self.key_layouts = tuple(slot.layout_index for slot in self.slots)
+        self.example = example  # an op of this class
+        self.trips = trips  # of the loop over which partial results are added up; 1: no such loop
+        self.updates_stack = updates_stack  # see `updates_stack`
+        # Classes of one shape compute alike where their slots are stored alike.
         self.shape = (
-            rule, self.sizes, kinds, self.factors, self.splittable, self.trips,
-            self.updates_stack, len(self.operands),
-            tuple([(s.geometry, s.to_op, s.dtype) for s in slots]),
+            rule, sizes, kinds, factors, splittable, trips, updates_stack, len(operands),
+            tuple([(s.geometry, s.to_op, s.dtype) for s in self.slots]),
         )  # fmt: skip
+        self.candidates: dict[Placement, Any] = {}  # claims -> candidate of `follow`, memoised
+        self.candidate_lists: dict[tuple[Placement, ...], list[Any]] = {}  # by options of each axis
 
 
 def sums_at_once(rule: Rule) -> bool:
