@@ -76,7 +76,7 @@ peers: $(VENV)/.referee ## other planners and experts, judged by the compilers; 
 	$(BIN)/python -m benchmarks.peers.report
 
 fuzz: $(VENV)/.dev   ## plan, compile and run 2,000 random programs; COUNT and SEED say others
-	$(BIN)/python -m tests.fuzz.run --count $(or $(COUNT),2000) --seed $(or $(SEED),0)
+	$(BIN)/python -m tests.fuzz.run --count $(or $(COUNT),2000) --seed $(or $(SEED),300000)
 
 # Other people's libraries, in an environment of their own: some want older packages than the tests.
 SWEEP := .venv-sweep

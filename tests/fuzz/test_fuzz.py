@@ -16,16 +16,17 @@ from tests.fuzz.numbers import fails_alone, jax_refuses
 from tests.fuzz.run import faults, other_hashes, run_many, table
 from tests.fuzz.scope import Argument
 
-CHUNK, CHUNKS = 40, 6
+CHUNK = 40
+CHUNKS = (0, 40, 80, 120, 300_040, 300_080)  # first seeds; the last have all rows of the table
 FEW = 1  # of a chunk's programs may move other bytes than predicted
-LOW = 2  # may hold more at their peak: 15 of 1,263 do, two of them in the last chunk
+LOW = 2  # may hold more at their peak: of 300000 to 301999, 13 of 1,457 do
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("chunk", range(CHUNKS))
-def test_random_programs(chunk: int) -> None:
+@pytest.mark.parametrize("first", CHUNKS)
+def test_random_programs(first: int) -> None:
     """No wrong number, no crash, no false proof; bytes as predicted but for a few."""
-    verdicts = run_many(range(chunk * CHUNK, (chunk + 1) * CHUNK), jobs=1)
+    verdicts = run_many(range(first, first + CHUNK), jobs=1)
     assert len(verdicts) == CHUNK
     assert not faults(verdicts), table(verdicts)
     assert sum(map(bytes_off, verdicts)) <= FEW, table(verdicts)

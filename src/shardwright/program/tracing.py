@@ -201,5 +201,6 @@ def _user_line(error: BaseException | None) -> str | None:
     found = None
     for frame in traceback.extract_tb(error.__traceback__ if error else None):
         if is_user_code(frame.filename):
-            found = f"{frame.filename.rsplit('/', 1)[-1]}:{frame.lineno} `{frame.line}`"
+            line = f" `{frame.line}`" if frame.line else ""  # none where the source is no file
+            found = f"{frame.filename.rsplit('/', 1)[-1]}:{frame.lineno}{line}"
     return found
