@@ -39,6 +39,20 @@ def test_cudnn_attention_and_its_gradient_move_nothing() -> None:
     assert found.memory_error <= 0.15
 
 
+def test_queries_of_causal_cudnn_attention_split_over_devices() -> None:
+    """Keys and values are gathered, their gradients summed where they came from; as predicted."""
+    q, k = (jax.ShapeDtypeStruct((8, S, n, D), jnp.bfloat16) for n in (H, KV))
+    pins = [sw.Pin("q", 0, "data"), *(sw.Pin(name, 1, "model") for name in "qkv")]
+    step = jax.value_and_grad(loss, (0, 1, 2))
+    mesh = {"data": 2, "model": 4}
+    plan = sw.partition(step, q, k, k, mesh=mesh, device="h100", tactics=pins)
+    rows = [row for row in plan.ir().rows if row.name.startswith("dot_product_attention")]
+    assert all(dict(row.claims).keys() == {"data", "model"} for row in rows) and len(rows) == 2
+    found = plan.verify("cuda:h100:1x8")
+    print(found)
+    assert found.link_error <= 0.10
+
+
 def test_a_ragged_all_to_all_sends_what_is_predicted() -> None:
     """Rows to the devices of their experts, and a grouped dot of what came."""
     x, w = (jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in ((65_536, 1024), (4, 1024, 2048)))

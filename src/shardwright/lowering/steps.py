@@ -192,8 +192,9 @@ def _compute(given: _Given, op: Op, ways: list[Way]) -> Action:
         scatter = tuple(
             scatters(given.partitioned, op_class, choice, n) for n in range(len(op.results))
         )
+        sums = tuple(partial_axes(choice, slot, names) for slot in op_class.results)
         produced = tuple(way[0] for way in ways)
-        return do.OnShards(_reads(given, op), produced, partial_axes(choice, names), scatter)
+        return do.OnShards(_reads(given, op), produced, sums, scatter)
     if op.name in GROUPED:  # no compiler knows where a group begins
         return ragged_dot(given.partitioned, op, given.blocks) or do.Compute()
     if op.name in WORKAROUNDS["entry held alone"].primitives:

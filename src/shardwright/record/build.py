@@ -101,8 +101,8 @@ def build_record(
         meshes=tuple(_mesh_row(shape) for shape in shapes),
         notes=(
             *model.prices.network.notes(), *found.notes, *_state_notes(model, result_specs),
-            *_loop_notes(model, decisions), *_logical_notes(program), *opaque_notes(program),
-            *_memory_notes(program),
+            *_loop_notes(model, decisions), *_logical_notes(program),
+            *opaque_notes(program, model.mesh), *_memory_notes(program),
             *shared_kernel_notes(program, model.mesh),
             *(sorted_rows_notes(program) if model.mesh.size > 1 else ()),
         ),

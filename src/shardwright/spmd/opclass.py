@@ -24,6 +24,7 @@ class Slot(NamedTuple):
     to_op: tuple[int, ...]  # [value atoms] op atom, or NO_ATOM where the op takes the dim apart
     dtype: Any
     needed: dict[Placement, Placement]  # claims of the op -> placement of the slot, as they occur
+    unused: bool = False  # a result that nothing needs: it is neither summed nor moved
 
 
 NO_ATOM = -1  # where an op takes a dim apart in another way than its atoms
@@ -52,6 +53,7 @@ class OpClass:
         "sizes",
         "slots",
         "splittable",
+        "summed",
         "trips",
         "updates_stack",
     )  # fmt: skip
@@ -94,6 +96,12 @@ class OpClass:
         self.results = results
         self.slots = operands + results
         self.in_results = frozenset(k for slot in results for k in slot.to_op)
+        # Atoms of a reduction: results that do not have them are partial where they are split.
+        self.summed = frozenset(
+            k for k, kind in enumerate(kinds)
+            if kind not in (PASS, PERMUTE, REPLICATE)
+            and any(k not in s.to_op for s in results if not s.unused)
+        )  # fmt: skip
         self.key_layouts = tuple(slot.layout_index for slot in self.slots)
         self.example = example  # an op of this class
         self.trips = trips  # of the loop over which partial results are added up; 1: no such loop
@@ -101,7 +109,7 @@ class OpClass:
         # Classes of one shape compute alike where their slots are stored alike.
         self.shape = (
             rule, sizes, kinds, factors, splittable, trips, updates_stack, len(operands),
-            tuple([(s.geometry, s.to_op, s.dtype) for s in self.slots]),
+            tuple([(s.geometry, s.to_op, s.dtype, s.unused) for s in self.slots]),
         )  # fmt: skip
         self.candidates: dict[Placement, Any] = {}  # claims -> candidate of `follow`, memoised
         self.candidate_lists: dict[tuple[Placement, ...], list[Any]] = {}  # by options of each axis
@@ -177,6 +185,8 @@ NO_CLASS = -1  # of loops and branches themselves; of a literal operand
 def fold_ops(analysis: Analysis, layouts: Layouts, trips: Mapping[int, int]) -> OpClasses:
     """The op classes of a program; `trips` are those of spmd.sums.find_trips."""
     program, names = analysis.program, analysis.color_table.ops
+    returned = set(program.outputs)
+    unused = [not uses and v not in returned for v, uses in enumerate(program.uses())]
     start = np.searchsorted(names.owner, np.arange(len(program.ops) + 1)).tolist()
     factor, size = names.dim.tolist(), analysis.color_table.atom_size[names.atom].tolist()
     layout_of = layouts.of_value.tolist()
@@ -198,24 +208,28 @@ def fold_ops(analysis: Analysis, layouts: Layouts, trips: Mapping[int, int]) -> 
             trips.get(op.index, 1),
             int(stacked),
             *[NO_CLASS if v == LITERAL else layout_of[v] for v in op.operands],
-            *[layout_of[v] for v in op.results],
+            *[~layout_of[v] if unused[v] else layout_of[v] for v in op.results],
         )
         known = found.get(signature)
         if known is None:
             low, high = start[op.index], start[op.index + 1]
             known = found[signature] = len(table)
             atoms = factor[low:high], size[low:high]
-            more = trips.get(op.index, 1), stacked
-            table.append(_op_class(known, program, op, layouts, *atoms, *more))
+            more = trips.get(op.index, 1), stacked, [unused[v] for v in op.results]
+            table.append(_op_class(known, program, op, layouts, *atoms, more))
         of_op[op.index] = known
     return OpClasses(table, of_op)
 
 
 def _op_class(
     index: int, program: Program, op: Op, layouts: Layouts, factors: list[int], sizes: list[int],
-    trips: int, stacked: bool,
+    more: tuple[int, bool, list[bool]],
 ) -> OpClass:  # fmt: skip
-    """The class of one op; `factors` and `sizes` describe its atoms in order."""
+    """The class of one op; `factors` and `sizes` describe its atoms in order.
+
+    `more`: over how many trips its sums are added up, whether it updates a stack, unused results.
+    """
+    trips, stacked, unused = more
     atoms_of: dict[int, list[int]] = {}
     for atom, f in enumerate(factors):
         atoms_of.setdefault(f, []).append(atom)
@@ -250,7 +264,8 @@ def _op_class(
     operands = tuple(
         slot(v, dims) for v, dims in zip(op.operands, op.rule.operands, strict=True) if v != LITERAL
     )
-    results = tuple(slot(v, dims) for v, dims in zip(op.results, op.rule.results, strict=True))
+    made = (slot(v, dims) for v, dims in zip(op.results, op.rule.results, strict=True))
+    results = tuple(s._replace(unused=no) for s, no in zip(made, unused, strict=True))
     return OpClass(
         index, op.rule, tuple(sizes), kinds, tuple(factors), tuple(splittable), operands, results,
         op.index, trips, stacked,
