@@ -667,6 +667,22 @@ def _last_step_tests(kernel: Any, axis: int, steps: int) -> list[int]:
     ]  # fmt: skip
 
 
+# What a rule for Shardy calls any number of leading dims: a number follows.
+ANY_DIMS = "…"
+
+
+def asked_partitioning_rule(
+    fn: Callable[..., Any], params: Mapping[str, Any], operands: Any, results: Any
+) -> Any:
+    """The rule of a custom_partitioning that was given a function for it, asked as JAX asks it."""
+    from jax._src import custom_partitioning_sharding_rule as shardy
+
+    mesh = jax.sharding.get_abstract_mesh()
+    told = fn(*params["static_args"], mesh, operands, results)
+    text, more = told if isinstance(told, list | tuple) and len(told) == 2 else (told, {})
+    return shardy.str_to_sdy_sharding_rule(text, **more) if isinstance(text, str) else told
+
+
 def masked_bias(bias: Any, mask: Any, dtype: Any) -> Any:
     """The bias that cuDNN's attention adds to its scores, with what a mask leaves out."""
     from jax._src.cudnn import fused_attention_stablehlo as cudnn
