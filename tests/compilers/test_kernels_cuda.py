@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import pytest
 
 import shardwright as sw
+from shardwright.referee.targets import compile_for, parse_target
 from tests.plans.test_shard_map import MESH as EXCHANGE_MESH
 from tests.plans.test_shard_map import TO, exchanged_and_multiplied
 
@@ -37,6 +38,39 @@ def test_cudnn_attention_and_its_gradient_move_nothing() -> None:
     print(found)
     assert {row.kind: row.compiled[1] for row in found.traffic.rows} == {"all-reduce": 4}
     assert found.memory_error <= 0.15
+
+
+def test_queries_of_causal_cudnn_attention_split_over_devices() -> None:
+    """Keys and values are gathered, their gradients summed where they came from; as predicted."""
+    q, k = (jax.ShapeDtypeStruct((8, S, n, D), jnp.bfloat16) for n in (H, KV))
+    pins = [sw.Pin("q", 0, "data"), *(sw.Pin(name, 1, "model") for name in "qkv")]
+    step = jax.value_and_grad(loss, (0, 1, 2))
+    mesh = {"data": 2, "model": 4}
+    plan = sw.partition(step, q, k, k, mesh=mesh, device="h100", tactics=pins)
+    rows = [row for row in plan.ir().rows if row.name.startswith("dot_product_attention")]
+    assert all(dict(row.claims).keys() == {"data", "model"} for row in rows) and len(rows) == 2
+    found = plan.verify("cuda:h100:1x8")
+    print(found)
+    assert found.link_error <= 0.10
+
+
+@pytest.mark.parametrize("written", ["dot_product_attention", "einsum"])
+def test_attention_in_plain_jax_is_not_made_a_fused_kernel(
+    written: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even with the flag that the former rewriter had: so it is priced as it is written."""
+    monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_enable_cudnn_fmha=true --xla_gpu_autotune_level=0")
+
+    def attend(q: Any, k: Any, v: Any) -> Any:
+        if written == "dot_product_attention":
+            return jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation="xla")
+        scores = jnp.einsum("bthd,bshd->bhts", q, k)
+        return jnp.einsum("bhts,bshd->bthd", jax.nn.softmax(scores), v)
+
+    x = jax.ShapeDtypeStruct((4, 1024, 8, 64), jnp.bfloat16)
+    target = parse_target("cuda:h100:1x8")
+    compiled = compile_for(target, lambda mesh: jax.jit(attend), (x, x, x), mesh={"data": 8})
+    assert "fmha" not in compiled.hlo and "fusion" in compiled.hlo
 
 
 def test_a_ragged_all_to_all_sends_what_is_predicted() -> None:

@@ -127,6 +127,62 @@ def test_megablox(weights: sw.Pin) -> None:
             np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-3)
 
 
+def some_groups(x: jax.Array, w: jax.Array, sizes: jax.Array, first: jax.Array) -> jax.Array:
+    """Of the groups that rows are of, only as many as there are weights, from the first one on."""
+    return megablox.gmm(x, w, sizes, jnp.float32, (128, 128, 128), first, interpret=True)
+
+
+def groups_of_each_device(x: jax.Array, w: jax.Array, sizes: jax.Array) -> jax.Array:
+    """Experts over model by hand, as MaxText has them: other devices' rows are zero, and summed."""
+
+    def local(x: jax.Array, w: jax.Array, sizes: jax.Array) -> jax.Array:
+        start = lax.axis_index("data") * len(x)
+        ends = jnp.cumsum(sizes)
+        ends, begins = (jnp.clip(edge, start, start + len(x)) for edge in (ends, ends - sizes))
+        first = (lax.axis_index("model") * len(w)).astype(jnp.int32)
+        out = some_groups(x, w, ends - begins, first)
+        rows, edges = jnp.arange(len(x)), jnp.cumsum(ends - begins)
+        low = jnp.where(first == 0, 0, edges[first - 1])
+        mine = (rows >= low) & (rows < edges[first + len(w) - 1])
+        return lax.psum(jnp.where(mine[:, None], out, 0), "model")
+
+    specs = P("data"), P("model"), P()
+    return jax.shard_map(local, in_specs=specs, out_specs=P("data"), check_vma=False)(x, w, sizes)
+
+
+@pytest.mark.slow
+def test_megablox_with_an_offset() -> None:
+    """Rows split; groups stay where they are. The work is that of their rows, not of all."""
+    x = jax.random.normal(jax.random.key(0), (1024, 128))
+    w = jax.random.normal(jax.random.key(1), (GROUPS // 2, 128, 256))
+    args = x, w, jnp.array((300, 200, 500, 24), jnp.int32), jnp.int32(1)
+
+    def loss(x: jax.Array, w: jax.Array, sizes: jax.Array, first: jax.Array) -> jax.Array:
+        return jnp.sum(jnp.sin(some_groups(x, w, sizes, first)))
+
+    step = jax.grad(loss, (0, 1))
+    plan = sw.partition(step, *args, mesh={"data": 4}, device="cpu", tactics=[TOKENS], seconds=0.2)
+    assert plan.record.opaque == {}
+    rows = [row for row in plan.ir().rows if row.name.startswith("megablox")]
+    assert [dict(row.claims).keys() for row in rows] == [{"data"}] * 3
+    for got, want in zip(plan.jit(step)(*plan.place(*args)), jax.jit(step)(*args), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-3)
+    (rule, *_) = [op.rule for op in sw.trace(some_groups, *args).ops if "gmm" in op.name]
+    assert rule.work * np.prod(rule.sizes) == 2 * 1024 / 2 * 128 * 256
+
+
+@pytest.mark.slow
+def test_megablox_with_groups_that_were_split_by_hand() -> None:
+    """Nothing is opaque, and no note says that other blocks would split it: it is split."""
+    x = jax.random.normal(jax.random.key(0), (1024, 128))
+    w = jax.random.normal(jax.random.key(1), (GROUPS, 128, 256))
+    args = x, w, jnp.array((300, 200, 500, 24), jnp.int32)
+    plan = sw.partition(groups_of_each_device, *args, mesh=MESH, device="cpu", seconds=0.2)
+    assert plan.record.opaque == {} and not [n for n in plan.record.notes if "gmm" in n]
+    got = plan.jit(groups_of_each_device)(*plan.place(*args))
+    np.testing.assert_allclose(got, grouped_matmul(*args), rtol=1e-4, atol=1e-3)
+
+
 def test_tiles_of_megablox_are_not_cut() -> None:
     """Rows in tiles of 128: 512 of them over 8 devices would cut tiles in two."""
     args = jnp.ones((512, 128)), jnp.ones((GROUPS, 128, 256)), jnp.array((128,) * 4, jnp.int32)

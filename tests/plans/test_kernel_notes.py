@@ -56,6 +56,21 @@ def test_one_block() -> None:
     assert 'sw.rule("doubled", "a b -> c d")' in note
 
 
+@pytest.mark.parametrize("axes", [{"data", "model"}, {"data"}], ids=["manual", "partial-manual"])
+def test_in_a_shard_map_only_the_axes_that_are_left_count(axes: set[str]) -> None:
+    """Three blocks on each device: nothing to say, or of the axis of two that is left."""
+
+    def fn(x: jax.Array) -> jax.Array:
+        rows = P(("data", "model") if "model" in axes else "data")
+        return jax.shard_map(
+            doubled(64), in_specs=rows, out_specs=rows, axis_names=axes, check_vma=False
+        )(x)
+
+    found = notes(fn, (1536, 128) if "model" in axes else (768, 128))
+    said = "the axes of model=2 do not divide its 3 blocks of 64"
+    assert [said in note for note in found] == [True] * ("model" not in axes)
+
+
 def flashed(causal: bool) -> Callable[..., Any]:
     return lambda q, k, v: flash.flash_attention(q, k, v, causal=causal)
 
@@ -66,23 +81,18 @@ def test_flash_attention_has_queries_for_all_devices(causal: bool) -> None:
     assert notes(flashed(causal), *[(1, 2, 4096, 128)] * 3) == []
 
 
-@pytest.mark.parametrize(
-    ("causal", "backward", "said"),
-    [
-        (True, False, "under a mask cuDNN counts queries from its first row"),
-        (False, True, "queries stay whole in the backward pass"),
-        (False, False, ""),
-    ],
-)
-def test_cudnn_attention_says_why_queries_stay_whole(
-    causal: bool, backward: bool, said: str
-) -> None:
+@pytest.mark.parametrize("options", [{"is_causal": True}, {"query_seq_lengths": 100}], ids=str)
+def test_cudnn_attention_says_why_queries_stay_whole(options: dict[str, Any]) -> None:
+    """A mask goes along with them; lengths are counted from the first one."""
+    lengths = {k: jnp.full((1,), n, jnp.int32) for k, n in options.items() if "lengths" in k}
+
     def fn(q: Any, k: Any, v: Any) -> Any:
-        return jax.nn.dot_product_attention(q, k, v, is_causal=causal, implementation="cudnn")
+        given = {**options, **lengths}
+        return jax.nn.dot_product_attention(q, k, v, implementation="cudnn", **given)
 
     loss = jax.grad(lambda *args: jnp.sum(fn(*args).astype(jnp.float32)), (0, 1, 2))
-    found = notes(loss if backward else fn, *[(1, 4096, 2, 128)] * 3, device="h100")
-    assert [said in note for note in found] == [True] * bool(said)
+    found = notes(loss, *[(1, 4096, 2, 128)] * 3, device="h100")
+    assert ["cuDNN counts lengths" in note for note in found] == [True] * len(lengths)
 
 
 @pytest.mark.parametrize("check_vma", [True, False])

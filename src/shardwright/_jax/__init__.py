@@ -435,6 +435,34 @@ def _last_step_tests(kernel: Any, axis: int, steps: int) -> list[int]:
     ]  # fmt: skip
 
 
+# What a rule for Shardy calls any number of leading dims: a number follows.
+ANY_DIMS = "…"
+
+
+def asked_partitioning_rule(
+    fn: Callable[..., Any], params: Mapping[str, Any], operands: Any, results: Any
+) -> Any:
+    """The rule of a custom_partitioning that was given a function for it, asked as JAX asks it."""
+    from jax._src import custom_partitioning_sharding_rule as shardy
+
+    mesh = jax.sharding.get_abstract_mesh()
+    told = fn(*params["static_args"], mesh, operands, results)
+    text, more = told if isinstance(told, list | tuple) and len(told) == 2 else (told, {})
+    return shardy.str_to_sdy_sharding_rule(text, **more) if isinstance(text, str) else told
+
+
+def masked_bias(bias: Any, mask: Any, dtype: Any) -> Any:
+    """The bias that cuDNN's attention adds to its scores, with what a mask leaves out."""
+    from jax._src.cudnn import fused_attention_stablehlo as cudnn
+
+    return cudnn.combine_bias_and_mask(bias, mask, dtype)
+
+
+def no_cudnn_mask(mask_type: Any) -> Any:
+    """The mask type of cuDNN's attention that leaves nothing out."""
+    return type(mask_type).NO_MASK
+
+
 def can_be_told(params: Mapping[str, Any]) -> bool:
     """Whether a kernel may take one more scalar that is there before its first step: on TPUs."""
     given = type(params.get("compiler_params")).__module__
@@ -520,7 +548,7 @@ _LIBRARY = {
 def library_call(eqn: Any) -> str | None:
     """The name of a library's function that is one op, though JAX traces its insides; else None.
 
-    Megablox with an offset, or adding to an array that is there, and pages with scales are not.
+    Megablox that adds to an array that is there, and pages with scales are not.
     """
     name = eqn.params["name"] if eqn.primitive.name == "jit" else None
     if name not in _LIBRARY:
@@ -528,7 +556,9 @@ def library_call(eqn: Any) -> str | None:
     module, operands = _LIBRARY[name]
     source = eqn.params["jaxpr"].jaxpr.debug_info.func_src_info or ""
     path = f"/{(_TPU_OPS + module).replace('.', '/')}.py:"
-    if path not in source or len(eqn.invars) != operands:
+    extra = len(eqn.invars) - operands
+    offset = name in ("gmm", "tgmm") and extra == 1 and eqn.invars[-1].aval.shape == ()
+    if path not in source or (extra and not offset):
         return None
     return f"megablox_{name}" if module == "megablox.gmm" else str(name)
 

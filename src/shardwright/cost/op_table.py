@@ -31,6 +31,7 @@ from shardwright.spmd.follow import (
     claimed,
     manual_claims,
     offered,
+    result_route,
 )
 from shardwright.spmd.layout import REPLICATED
 from shardwright.spmd.moves import ALL_REDUCE, Move
@@ -246,14 +247,17 @@ class SlotRoutes:
         reshard = self._prices.routes.reshard
         return self._movements(slot, ("operand", need), lambda have: reshard(slot, have, need))
 
-    def result(self, op: OpClass, slot: Slot, one: Candidate, made: Placement) -> Movements:
+    def result(self, op: OpClass, n: int, one: Candidate) -> Movements:
         """From how an op makes a result to each placement."""
+        made, sums = one.produced[n], one.sum_axes[n]
+        key: tuple[object, ...] = ("result", made)
+        if op.results[n].unused:
+            key = ("unused",)
+        elif sums:
+            picks = op.operands[0].layout.itemsize if op.picks else 0
+            key = ("sum", made, sums, picks, op.at_once)
         routes = self._prices.routes
-        if not one.partial:
-            return self._movements(slot, ("result", made), lambda p: routes.reshard(slot, made, p))
-        picks = op.operands[0].layout.itemsize if op.picks else 0
-        key = ("sum", made, one.sum_axes, picks, op.at_once)
-        return self._movements(slot, key, lambda p: routes.reduce(op, slot, one, made, p))
+        return self._movements(op.results[n], key, lambda p: result_route(op, n, one, p, routes))
 
     def _movements(
         self, slot: Slot, how: tuple[object, ...], route: Callable[[Placement], Route]
@@ -349,8 +353,8 @@ class _Choosing:
         if r < 0:
             return self.routes.operand(slot, one.needs[s]).meet(at).seconds
         made = one.produced[r]
-        seconds = self.routes.result(self.op, slot, one, made).meet(at).seconds
-        if one.partial and self.op.trips > 1:
+        seconds = self.routes.result(self.op, r, one).meet(at).seconds
+        if one.sum_axes[r] and self.op.trips > 1:
             domain = self.routes.domains[slot.layout_index]
             trips = np.array([self.op.trips if p == made else 1 for p in domain])
             seconds = seconds / trips
@@ -403,7 +407,7 @@ def _charge_slot(
     moves = [(phase, times) for phase, times in moves if times]
     if not moves and not leaves:
         return None
-    found = routes.operand(slot, need) if r < 0 else routes.result(op, slot, one, one.produced[r])
+    found = routes.operand(slot, need) if r < 0 else routes.result(op, r, one)
     found.meet(at)
     out = np.zeros((1 + len(row), len(found.routes)))
     if any(phase is not None for phase, _ in moves):

@@ -141,11 +141,13 @@ class OnShards:
 
     operands: tuple[Spec, ...]
     results: tuple[Spec, ...]  # before sums are scattered
-    sums: tuple[tuple[str, ...], ...] = ()  # the axes of one reduction after the other
+    # [results] the axes of one reduction after the other
+    sums: tuple[tuple[tuple[str, ...], ...], ...] = ()
     scatter: tuple[Scatters, ...] = ()  # [results] sums of which each device keeps a shard
 
     def __str__(self) -> str:
-        total = "".join(f", sum over {'+'.join(axes)}" for axes in self.sums)
+        several = dict.fromkeys(axes for sums in self.sums for axes in sums)
+        total = "".join(f", sum over {'+'.join(axes)}" for axes in several)
         return f"compute in shard_map{total}{', scattered' if any(self.scatter) else ''}"
 
 

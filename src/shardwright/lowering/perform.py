@@ -15,6 +15,7 @@ from shardwright import _jax
 from shardwright.lowering import actions as do
 from shardwright.lowering.actions import Action, Unreduced
 from shardwright.lowering.convolution import convolve
+from shardwright.lowering.cudnn import CUDNN_ATTENTION, attention_on_shards
 from shardwright.lowering.kernels import run_on_shards
 from shardwright.lowering.movement import Mover
 from shardwright.lowering.own_rows import keep_own_rows
@@ -108,17 +109,20 @@ def _on_shards(action: do.OnShards, site: Site, mover: Mover) -> None:
         for v, spec in zip(site.eqn.outvars, action.results, strict=True)
     ]
 
-    scatter = action.scatter or ((),) * len(action.results)
+    none: tuple[Any, ...] = ((),) * len(action.results)
+    sums, scatter = action.sums or none, action.scatter or none
 
     def local(*shards: Any) -> list[Any]:
-        if _jax.library_call(site.eqn):
+        if site.eqn.primitive.name in CUDNN_ATTENTION:
+            results = attention_on_shards(site.eqn, shards, action.operands)
+        elif _jax.library_call(site.eqn):
             results = [_jax.call_library(site.eqn.params, shards)]
         elif site.eqn.primitive.name == "pallas_call":
             specs = [*action.operands, *action.results]
             results = run_on_shards(site.eqn, shards, specs, shapes)
         else:
             results = _jax.bind(site.eqn, list(shards))
-        return [summed(a, action.sums, s) for a, s in zip(results, scatter, strict=True)]
+        return [summed(*one) for one in zip(results, sums, scatter, strict=True)]
 
     made = [after(spec, s) for spec, s in zip(action.results, scatter, strict=True)]
     whole = on_shards(local, mover.mesh, action.operands, made)

@@ -60,10 +60,13 @@ def multiply(eqn: Any, args: list[Any], how: RaggedDot, mesh: Any) -> Any:
     """
     total = eqn.invars[2].aval.shape[-1]
 
-    def local(lhs: Any, rhs: Any, sizes: Any) -> Any:
-        """The result of one device, from its shards."""
+    def local(lhs: Any, rhs: Any, sizes: Any, *offset: Any) -> Any:
+        """The result of one device, from its shards; an offset: of the groups from there on."""
         if how.sorted_by is None:
             sizes = _of_my_rows(lhs.shape[how.row_dims[0]], sizes, how.rows_over)
+            if offset:
+                count = rhs.shape[0] if how.row_dims[1] is None else eqn.outvars[0].aval.shape[0]
+                return _jax.megablox(eqn.params, (lhs, rhs, sizes), count, *offset)
             return product(lhs, rhs, sizes)
         if not how.sorts:
             return product(lhs, rhs, _sizes_of(sizes, total))

@@ -13,6 +13,7 @@ from shardwright.lowering.actions import Scatters
 from shardwright.lowering.specs import Spec, partition_spec
 from shardwright.lowering.workarounds import scattered
 from shardwright.spmd.follow import Choice
+from shardwright.spmd.opclass import Slot
 
 
 def on_shards(
@@ -52,9 +53,12 @@ def after(spec: Spec, scatter: Scatters) -> Spec:
     return tuple(made)
 
 
-def partial_axes(choice: Choice, names: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    """The axes over which results are partial: one reduction per dim, as follow.py counts them."""
+def partial_axes(
+    choice: Choice, result: Slot, names: Sequence[str]
+) -> tuple[tuple[str, ...], ...]:  # fmt: skip
+    """The axes over which a result is partial: one reduction per dim, as follow.py counts them."""
     sums: dict[int, list[str]] = {}
     for axis in choice.partial:
-        sums.setdefault(choice.claims[axis], []).append(names[axis])
+        if choice.claims[axis] not in result.to_op and not result.unused:
+            sums.setdefault(choice.claims[axis], []).append(names[axis])
     return tuple(map(tuple, sums.values()))

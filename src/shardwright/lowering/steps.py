@@ -182,7 +182,8 @@ def _compute(given: _Given, op: Op, ways: list[Way]) -> Action:
         return convolution(decided, op, reads, produced[0]) or do.Compute()
     split = any(c != REPLICATED for c in choice.claims)
     if split and (op.name == "pallas_call" or op.rule.kernel):  # compilers cannot split it
-        sums = partial_axes(choice, decided.prices.axis_names)
+        results = decided.computed(op.index)[0].results
+        sums = tuple(partial_axes(choice, slot, decided.prices.axis_names) for slot in results)
         scatter = tuple(scatters(decided, op, n) for n in range(len(op.results)))
         return do.OnShards(reads, produced, sums, scatter)
     if op.name in GROUPED:  # no compiler knows where a group begins

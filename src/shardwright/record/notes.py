@@ -28,7 +28,7 @@ def find_notes(model: CostModel, found: Found, result_specs: dict[str, Spec]) ->
     yield from _state_notes(model, result_specs)
     yield from _loop_notes(model, found.decisions)
     yield from _logical_notes(program)
-    yield from opaque_notes(program)
+    yield from opaque_notes(program, model.mesh)
     yield from _memory_notes(program)
     yield from shared_kernel_notes(program, model.mesh)
     yield from _sorted_rows_notes(program) if model.mesh.size > 1 else ()

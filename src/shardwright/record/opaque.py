@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from shardwright.mesh import Mesh
+from shardwright.program.manual import find_shard_maps
 from shardwright.program.types import LITERAL, Op, Program
 from shardwright.rules.notation import line_for
 from shardwright.rules.registry import called_names
@@ -11,11 +14,12 @@ from shardwright.rules.rule import PERMUTE, REPLICATE, OpShape, Rule, TensorShap
 MOST = 5  # notes; the counts of all are in the record
 
 
-def opaque_notes(program: Program) -> list[str]:
-    """One sentence per kind of op without a rule."""
+def opaque_notes(program: Program, mesh: Mesh) -> list[str]:
+    """One sentence per kind of op without a rule, where there is something to split it over."""
     found: dict[tuple[str, str], list[Op]] = {}
+    left = _axes_left(program, mesh)
     for op in program.ops:
-        if op.rule.opaque and op.rule.why:
+        if op.rule.opaque and op.rule.why and left(op) is not None:
             found.setdefault((_name(program, op), op.rule.why), []).append(op)
     return [
         f"{name}{f' x{len(ops)}' if len(ops) > 1 else ''} at {ops[0].source or 'no line'} is"
@@ -26,26 +30,44 @@ def opaque_notes(program: Program) -> list[str]:
 
 
 def shared_kernel_notes(program: Program, mesh: Mesh) -> list[str]:
-    """One sentence per kernel that not all devices can share out, however it is split."""
+    """One sentence per kernel that not all devices can share out, however it is split.
+
+    In a shard_map those that it leaves to the plan.
+    """
     found: dict[str, str] = {}
+    axes_left = _axes_left(program, mesh)
     for op in program.ops:
         if op.rule.kernel is None or op.rule.opaque:
             continue
         left = {f: op.rule.sizes[f] for f in _splittable(op.rule)}
-        devices = 1
-        for n in sorted((n for _, n in mesh.axes if n > 1), reverse=True):
+        here, devices = axes_left(op), 1
+        if here is None:
+            continue
+        for n in sorted((n for _, n in here.axes if n > 1), reverse=True):
             fits = [f for f, size in left.items() if size % n == 0]
             if fits:
                 left[fits[0]] //= n
                 devices *= n
-        if devices == mesh.size:
+        if devices == here.size:
             continue
         name = _name(program, op)
-        why = op.rule.why or _blocks(program, op, mesh)
-        shared = f"shared by {devices} of {mesh.size}"
+        why = op.rule.why or _blocks(program, op, here)
+        shared = f"shared by {devices} of {here.size}"
         how = shared if devices > 1 else "computed in full on every device"
         found.setdefault(why, f"{name} at {op.source or 'no line'} is {how}: {why}")
     return list(found.values())[:MOST]
+
+
+def _axes_left(program: Program, mesh: Mesh) -> Callable[[Op], Mesh | None]:
+    """The mesh without the axes of the shard_maps around an op; None where no axis is left."""
+    manual = find_shard_maps(program, mesh).shards
+
+    def left(op: Op) -> Mesh | None:
+        taken = manual.get(op.results[0], ()) if op.results else ()
+        axes = tuple(axis for a, axis in enumerate(mesh.axes) if a not in taken)
+        return Mesh(axes) if any(n > 1 for _, n in axes) else None
+
+    return left
 
 
 def _splittable(rule: Rule) -> list[int]:

@@ -9,17 +9,22 @@ from typing import Any
 import numpy as np
 
 from shardwright.rules.registry import register
-from shardwright.rules.rule import MATRIX, Dot, OpShape, Rule, Work, einsum, with_work
+from shardwright.rules.rule import (
+    MATRIX,
+    AllIfSplit,
+    Dot,
+    OpShape,
+    Rule,
+    Work,
+    einsum,
+    with_work,
+)
 
 # Per score: scaled, maximum, subtracted, exponential, summed; backward much the same again.
 _OPERATIONS_PER_SCORE = 5.0
 _QUERIES = (
-    "under a mask cuDNN counts queries from its first row, so that they stay whole; batch and"
-    " key/value heads are split"
-)
-_SUMS = (
-    "queries stay whole in the backward pass, where some results are sums over them and others are"
-    " not; batch and key/value heads are split"
+    "cuDNN counts lengths, packed sequences and dropout from its first row, so that queries stay"
+    " whole; batch and key/value heads are split"
 )
 _CAUSAL = ("CAUSAL", "PADDING_CAUSAL")
 # Dots per block of scores: scores and values; backward the scores again, dv, dp, dq, dk.
@@ -36,7 +41,11 @@ def _attention_dims(op: OpShape) -> list[list[Any]]:
     def labels(heads: Any, length: str, width: str) -> list[Any]:
         return ["b", heads, length, width] if heads_first else ["b", length, heads, width]
 
-    bias = ["b", grouped, "t", "s"][-len(op.operands[3].shape) :]
+    shape = op.operands[3].shape  # of the bias: dims of size 1 are shared
+    bias = [
+        label if size > 1 else None
+        for label, size in zip(["b", grouped, "t", "s"][-len(shape) :], shape, strict=True)
+    ]
     lengths = [["b"] if t.shape != (0,) else ["none"] for t in op.operands[4:6]]
     offsets = [["b", ("offsets", n)][: len(t.shape)] for n, t in enumerate(op.operands[6:8])]
     pages = [[("page", n, d) for d in range(len(t.shape))] for n, t in enumerate(op.operands[8:10])]
@@ -50,8 +59,9 @@ def _attention_dims(op: OpShape) -> list[list[Any]]:
 def _attention(op: OpShape) -> Rule:
     """Batch and heads split, as cuDNN's own partitioner has it; keys and width stay whole.
 
-    So do queries, unless no mask asks where in the sequence they are. Backward they stay whole:
-    some results are sums over them, others are not.
+    Queries split, too, with what a causal mask or a window leaves of them as a bias
+    (lowering/cudnn.py); the gradients of keys and values are then sums. So is that of a bias which
+    batch or heads share.
     """
     dims = _attention_dims(op)
     q, k, v, bias = dims[:4]
@@ -60,31 +70,48 @@ def _attention(op: OpShape) -> Rule:
     out = [*q[:-1], "v"]
     heads, rows = (q[1], q[2]) if op.params["layout"] == 1 else (q[2], q[1])
     statistics = ["b", heads, rows]
-    whole: set[Any] = {"t", "s", "h", "v", "group"} | {d for dim in dims[6:] for d in dim} - {"b"}
+    whole: set[Any] = {"s", "h", "v", "group"} | {d for dim in dims[6:] for d in dim} - {"b"}
     forward = op.name == "dot_product_attention_fwd_wrapper"
+    summed: set[Any] = set()
+    if not _counts_from_a_mask(op):
+        whole.add("t")
     if forward:
-        if _sees_all_keys(op):
-            whole.remove("t")
         operands, results = dims, [out, statistics][: len(op.results)]
     else:
         operands, results = [*dims, statistics, out, out], [q, k, v, bias][: len(op.results)]
-        if len(op.results) == 4 and 1 in op.operands[3].shape:
-            whole |= {"b", "kv"}  # the gradient of a bias that all share is a sum over them
+        summed = {"t"}
+        if len(op.results) == 4:
+            shared = [n == 1 for n in op.operands[3].shape[:2]]
+            summed |= {label for label, one in zip(("b", "kv"), shared, strict=True) if one}
     if any(t.shape[0] != op.operands[0].shape[0] for t in op.results[1:2] if forward):
         whole.add("b")  # several sequences in one row: the statistics have one row for each
         results = [out, ["segments", heads, rows]]
         whole.add("segments")
     sizes = _head_sizes(op, q)
-    rule = einsum(op, operands, results, replicate=whole, sizes=sizes, unit=MATRIX)
+    rule = einsum(
+        op, operands, results, reduce=summed - whole, replicate=whole, sizes=sizes, unit=MATRIX
+    )
     work = _attention_work(op, forward)
-    why = "" if "t" not in whole else _QUERIES if not _sees_all_keys(op) else _SUMS
+    share = _share(op, *_lengths(op))
+    queries = rule.operands[0][2 if op.params["layout"] == 1 else 1]
+    if share < 1.0 and queries:
+        work = work._replace(uneven=AllIfSplit(queries[0], 1.0 / share))
+    why = _QUERIES if "t" in whole else ""
     return replace(with_work(rule, work.flops), kernel=work, why=why)
 
 
-def _sees_all_keys(op: OpShape) -> bool:
-    """Whether every query does, and nothing is drawn at random by position."""
-    plain = getattr(op.params["mask_type"], "name", "") == "NO_MASK"
-    return plain and not op.params["sliding_window_length"] and not op.params["dropout_rate"]
+def _counts_from_a_mask(op: OpShape) -> bool:
+    """Whether nothing but a mask says which keys a query sees, by where they are."""
+    lengths = any(t.shape != (0,) for t in op.operands[4:8])
+    return not lengths and not op.params["dropout_rate"] and getattr(
+        op.params["mask_type"], "name", ""
+    ) in ("NO_MASK", "CAUSAL")  # fmt: skip
+
+
+def _lengths(op: OpShape) -> tuple[int, int]:
+    """How many queries and keys a sequence has."""
+    at = 2 if op.params["layout"] == 1 else 1
+    return op.operands[0].shape[at], op.operands[1].shape[at]
 
 
 def _head_sizes(op: OpShape, q: list[Any]) -> dict[Any, int]:
@@ -96,10 +123,9 @@ def _head_sizes(op: OpShape, q: list[Any]) -> dict[Any, int]:
 
 def _attention_work(op: OpShape, forward: bool) -> Work:
     """Dots of a head at a time; every array passes through memory once, scores never do."""
-    q, k = op.operands[:2]
-    at = 1 if op.params["layout"] == 1 else 2
+    q, at = op.operands[0], 1 if op.params["layout"] == 1 else 2
     batch, heads, width = q.shape[0], q.shape[at], q.shape[3]
-    rows, columns = q.shape[3 - at], k.shape[3 - at]
+    rows, columns = _lengths(op)
     share = _share(op, rows, columns)
     dots = Dot(
         _DOTS["fwd" if forward else "bwd"] * batch * heads * share, rows, columns, width,

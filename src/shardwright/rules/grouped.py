@@ -65,7 +65,7 @@ def _masked(groups: int, own_results: bool) -> Expanded:
 
 @register("megablox_gmm", "megablox_tgmm", table=LIBRARY_RULES)
 def _megablox(op: OpShape) -> Rule:
-    """Rows are split in whole tiles only."""
+    """Rows are split in whole tiles only; groups are whole where an offset says which are here."""
     how = _jax.megablox_of(op.params)
     rows: Any = ["tile", "row"]
     reduce: list[Any]
@@ -76,14 +76,19 @@ def _megablox(op: OpShape) -> Rule:
     else:  # [k, rows] x [rows, n]
         slots, out, reduce = [["k", rows], [rows, "n"]], ["group", "k", "n"], ["tile"]
         (_, count) = op.operands[0].shape
+    here = op.operands[1].shape[0] if op.name == "megablox_gmm" else op.results[0].shape[0]
+    offset: list[list[Any]] = [[]] * (len(op.operands) - 3)
+    whole = ["sizes", "row", *["group"] * len(offset)]
     rule = einsum(
-        op, [*slots, ["sizes"]], [out], reduce=reduce, replicate=["sizes", "row"],
+        op, [*slots, ["sizes"], *offset], [out], reduce=[x for x in reduce if x not in whole],
+        replicate=whole,
         sizes={"tile": count // how.tiling[0], "row": how.tiling[0]},
         unit=MATRIX, even=["tile", "group", "k", "n"],
     )  # fmt: skip
-    return _with_rows(rule, prod(op.operands[0].shape) * op.results[0].shape[-1])
+    rows_here = here / op.operands[2].shape[0]  # as if groups were equally full
+    return _with_rows(rule, prod(op.operands[0].shape) * op.results[0].shape[-1] * rows_here)
 
 
-def _with_rows(rule: Rule, multiplications: int) -> Rule:
+def _with_rows(rule: Rule, multiplications: float) -> Rule:
     """The rule with its FLOPs: groups divide the rows among them, no row is in several."""
     return replace(with_work(rule, 2.0 * multiplications), in_shards=True)

@@ -66,6 +66,11 @@ def register(*names: str, table: dict[str, RuleFn] = RULES) -> Callable[[RuleFn]
     return put
 
 
+# Primitives whose rules say in their errors why an op stays whole.
+_SAY_WHY = ("custom_partitioning", "dot_product_attention_fwd_wrapper",
+            "dot_product_attention_bwd_wrapper", "pallas_call")  # fmt: skip
+
+
 def lookup(op: OpShape) -> Rule:
     """The rule of an op: the user's, then ours, otherwise an opaque one; tracing never fails.
 
@@ -79,8 +84,8 @@ def lookup(op: OpShape) -> Rule:
         try:
             return rule(op)
         except _ODD_INPUT as error:  # opaque ops are counted and reported
-            ours = op.name == "pallas_call" or op.name in LIBRARY_RULES
-            return opaque_rule(op, str(error) if ours else "")
+            told = op.name in _SAY_WHY or op.name in LIBRARY_RULES
+            return opaque_rule(op, str(error) if told else "")
     return opaque_rule(op, OPAQUE.get(op.name, "it has no rule"))
 
 

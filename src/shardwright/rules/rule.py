@@ -109,6 +109,17 @@ class Uneven(NamedTuple):
         return max(sum(self.weights[at : at + size]) for at in starts) / size
 
 
+class AllIfSplit(NamedTuple):
+    """Work that a kernel leaves out only where a factor is whole: under its own causal mask."""
+
+    factor: int
+    times: float  # the work without leaving anything out
+
+    def heaviest(self, parts: int) -> float:
+        """The work of each of so many parts."""
+        return self.times if parts > 1 else 1.0
+
+
 class Work(NamedTuple):
     """What a kernel does on the chip, all steps together."""
 
@@ -117,7 +128,7 @@ class Work(NamedTuple):
     fetched_bytes: float  # of blocks, from and to memory
     # Of those the ones whose block index is computed: a step that is masked out fetches none.
     chosen_bytes: float = 0.0
-    uneven: Uneven | None = None
+    uneven: Uneven | AllIfSplit | None = None
 
     @property
     def flops(self) -> float:

@@ -13,7 +13,7 @@ from itertools import product
 from math import prod
 from typing import NamedTuple, Protocol
 
-from shardwright.rules.rule import PASS, REPLICATE
+from shardwright.rules.rule import PASS
 from shardwright.rules.rule import PERMUTE as PERMUTES
 from shardwright.spmd.division import can_divide, local_size
 from shardwright.spmd.layout import REPLICATED, Placement
@@ -99,14 +99,14 @@ class Routes:
         return route
 
     def reduce(
-        self, op: OpClass, slot: Slot, one: Candidate, made: Placement, want: Placement
+        self, op: OpClass, slot: Slot, sums: SumAxes, made: Placement, want: Placement
     ) -> Route:
-        """The cheapest route of an op's partial results to where their sum is stored."""
+        """The cheapest route of an op's partial result to where its sum is stored."""
         picks = op.operands[0].layout.itemsize if op.picks else 0
-        key = (slot.geometry, made, one.sum_axes, want, picks, op.at_once)
+        key = (slot.geometry, made, sums, want, picks, op.at_once)
         route = self._known.get(key)
         if route is None:
-            given = (slot.layout, made, one.sum_axes, want, self._axis_sizes)
+            given = (slot.layout, made, sums, want, self._axis_sizes)
             orders = [gather_and_pick(*given, picks)] if picks else reductions(
                 *given, at_once=self._scatters_at_once, written_out=op.at_once,
                 across=self._across,
@@ -142,6 +142,9 @@ class Choice(NamedTuple):
         return self.compute_s + sum(self.operand_s) + sum(self.result_s) + self.exchange_s
 
 
+SumAxes = tuple[tuple[int, ...], ...]  # the axes of each reduction, one after the other
+
+
 class Candidate(NamedTuple):
     """An op class computed with these claims: all that does not depend on how slots are stored."""
 
@@ -149,7 +152,7 @@ class Candidate(NamedTuple):
     needs: tuple[Placement, ...]
     produced: tuple[Placement, ...]
     partial: tuple[int, ...]
-    sum_axes: tuple[tuple[int, ...], ...]  # of each reduction, one after the other
+    sum_axes: tuple[SumAxes, ...]  # [results]; none: it is no partial sum
     slot_bytes: list[int]
     exchanges: list[Move]
     compute_s: float
@@ -218,23 +221,29 @@ def _seconds(
             total += routes.reshard(slot, have, need).seconds
             if total > enough:
                 return total
-    for slot, made, want in zip(op.results, one.produced, stored[len(op.operands) :], strict=True):
-        total += result_s(op, slot, one, made, want, routes)
+    for n, want in enumerate(stored[len(op.operands) :]):
+        total += result_s(op, n, one, want, routes)
     return total
 
 
-def result_s(
-    op: OpClass, slot: Slot, one: Candidate, made: Placement, want: Placement, routes: Routes
-) -> float:
-    """Seconds that a choice counts for a result that is made so and stored so.
+def result_route(op: OpClass, n: int, one: Candidate, want: Placement, routes: Routes) -> Route:
+    """The route of a result from how a candidate makes it to where it is stored."""
+    slot, made, sums = op.results[n], one.produced[n], one.sum_axes[n]
+    if slot.unused:
+        return _NOWHERE
+    if sums:
+        return routes.reduce(op, slot, sums, made, want)
+    return routes.reshard(slot, made, want)
+
+
+def result_s(op: OpClass, n: int, one: Candidate, want: Placement, routes: Routes) -> float:
+    """Seconds that a candidate counts for a result that is stored so.
 
     A sum is amortised over its loop's trips only if it can be reduced after the loop: one that is
     scattered, or moved to another placement, is reduced in every trip.
     """
-    if one.partial:
-        trips = op.trips if made == want else 1
-        return routes.reduce(op, slot, one, made, want).seconds / trips
-    return routes.reshard(slot, made, want).seconds
+    seconds = result_route(op, n, one, want, routes).seconds
+    return seconds / op.trips if one.sum_axes[n] and one.produced[n] == want else seconds
 
 
 def _options(
@@ -341,11 +350,7 @@ def candidate(op: OpClass, claims: Placement, prices: Prices) -> Candidate | Non
     if _possible(op, claims, prices.axis_sizes):
         needs = tuple([_needed(slot, claims) for slot in op.operands])
         produced = tuple([_needed(slot, claims) for slot in op.results])
-        partial = tuple([
-            a for a, c in enumerate(claims)
-            if c != REPLICATED and op.kinds[c] not in (PASS, PERMUTES, REPLICATE)
-            and c not in op.in_results
-        ])  # fmt: skip
+        partial = tuple([a for a, c in enumerate(claims) if c in op.summed])
         slot_bytes = [
             prices.routes.bytes(slot, p)
             for slot, p in zip(op.slots, (*needs, *produced), strict=True)
@@ -355,7 +360,7 @@ def candidate(op: OpClass, claims: Placement, prices: Prices) -> Candidate | Non
         compute_s = 0.0 if op.rule.collectives else prices.compute_s(op, local, slot_bytes)
         one = Candidate(
             claims, needs, produced, partial,
-            _sum_axes(op, claims, partial) if partial else (), slot_bytes, exchanges,
+            tuple([_sum_axes(op, claims, partial, s) for s in op.results]), slot_bytes, exchanges,
             compute_s, sum(prices.move_s(m) for m in exchanges),
         )  # fmt: skip
     op.candidates[claims] = one
@@ -366,11 +371,7 @@ def _choice(op: OpClass, one: Candidate, stored: Sequence[Placement], prices: Pr
     """The chosen candidate with its movements."""
     count, routes = len(op.operands), prices.routes
     into = [routes.reshard(s, have, need) for s, have, need in zip(op.operands, stored, one.needs)]  # noqa: B905
-    results = list(zip(op.results, one.produced, stored[count:], strict=True))
-    if one.partial:
-        out = [routes.reduce(op, s, one, made, want) for s, made, want in results]
-    else:
-        out = [routes.reshard(s, made, want) for s, made, want in results]
+    out = [result_route(op, n, one, want, routes) for n, want in enumerate(stored[count:])]
     copied = prices.copied_bytes(op, one.slot_bytes)
     for i, (size, route) in enumerate(zip(one.slot_bytes, (*into, *out), strict=True)):
         if route.moves and (route.travels or not op.rule.fusible):
@@ -398,12 +399,11 @@ def _copies(size: int, route: Route) -> list[int]:
     return [max([size, *on_the_way]), *([max(gathered)] if route.reordered else [])]
 
 
-def _sum_axes(
-    op: OpClass, claims: Placement, partial: tuple[int, ...]
-) -> tuple[tuple[int, ...], ...]:
-    """The axes of each reduction of partial results, one reduction after the other."""
+def _sum_axes(op: OpClass, claims: Placement, partial: tuple[int, ...], result: Slot) -> SumAxes:
+    """The axes of each reduction of a result, one after the other; none where it is complete."""
+    partial = tuple([a for a in partial if claims[a] not in result.to_op])
     if op.at_once or len(partial) <= 1:
-        return (partial,)
+        return (partial,) if partial else ()
     by_atom: dict[int, list[int]] = {}
     for a in partial:
         by_atom.setdefault(claims[a], []).append(a)

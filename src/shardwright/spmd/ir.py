@@ -281,13 +281,14 @@ def _movements(given: Partitioned) -> Iterator[_Movement]:
                 )  # fmt: skip
                 yield _Movement(op, value, once.moves, cause, slack.results[maker], times)
             continue
-        for v, moves in zip(op.results, choice.result_moves, strict=True):
+        made = given.classes.table[of_op[op.index]].results
+        for v, result, moves in zip(op.results, made, choice.result_moves, strict=True):
             if not moves:
                 continue
             stored = given.shape(v)
             if op.tie is Tie.RETURN:
                 cause = Cause("returned", value=returned[v], stored=stored)
-            elif choice.partial:
+            elif any(choice.claims[a] not in result.to_op for a in choice.partial):
                 cause = Cause("partial", op.name, stored=stored)
             else:
                 cause = Cause("stored", op.name, *_origin(program, v), stored)

@@ -25,6 +25,7 @@ class Slot(NamedTuple):
     to_op: tuple[int, ...]  # [value atoms] op atom, or NO_ATOM where the op takes the dim apart
     dtype: Any
     needed: dict[Placement, Placement]  # claims of the op -> placement of the slot, as they occur
+    unused: bool = False  # a result that nothing needs: it is neither summed nor moved
 
 
 NO_ATOM = -1  # where an op takes a dim apart in another way than its atoms
@@ -57,6 +58,8 @@ class OpClass:
     at_once: bool = field(init=False)
     picks: bool = field(init=False)  # the result is an index
     in_results: frozenset[int] = field(init=False)  # op atoms
+    # Atoms of a reduction: results that do not have them are partial where they are split.
+    summed: frozenset[int] = field(init=False)
     key_layouts: tuple[int, ...] = field(init=False)  # [slots]
     shape: tuple[Any, ...] = field(init=False)  # classes of one shape compute alike
     # Of `follow`: by their claims, and lists of them by the options of each axis, as they occur;
@@ -79,11 +82,16 @@ class OpClass:
         self.at_once = sums_at_once(rule) or rule.in_shards or onto_constant
         self.picks = not {"argmax", "argmin"}.isdisjoint(kinds)
         self.in_results = frozenset(k for slot in self.results for k in slot.to_op)
+        self.summed = frozenset(
+            k for k, kind in enumerate(kinds)
+            if kind not in (PASS, PERMUTE, REPLICATE)
+            and any(k not in s.to_op for s in self.results if not s.unused)
+        )  # fmt: skip
         self.key_layouts = tuple(slot.layout_index for slot in slots)
         self.shape = (
             rule, self.sizes, kinds, self.factors, self.splittable, self.trips,
             self.updates_stack, len(self.operands),
-            tuple([(s.geometry, s.to_op, s.dtype) for s in slots]),
+            tuple([(s.geometry, s.to_op, s.dtype, s.unused) for s in slots]),
         )  # fmt: skip
 
 
@@ -157,6 +165,8 @@ NO_CLASS = -1  # of loops and branches themselves; of a literal operand
 def fold_ops(analysis: Analysis, layouts: Layouts, trips: Mapping[int, int]) -> OpClasses:
     """The op classes of a program; `trips` are those of spmd.sums.find_trips."""
     program, names = analysis.program, analysis.color_table.ops
+    returned = set(program.outputs)
+    unused = [not uses and v not in returned for v, uses in enumerate(program.uses())]
     start = np.searchsorted(names.owner, np.arange(len(program.ops) + 1)).tolist()
     factor, size = names.dim.tolist(), analysis.color_table.atom_size[names.atom].tolist()
     layout_of = layouts.of_value.tolist()
@@ -179,15 +189,15 @@ def fold_ops(analysis: Analysis, layouts: Layouts, trips: Mapping[int, int]) -> 
             trips.get(op.index, 1),
             int(stacked),
             *[NO_CLASS if v == LITERAL else layout_of[v] for v in op.operands],
-            *[layout_of[v] for v in op.results],
+            *[~layout_of[v] if unused[v] else layout_of[v] for v in op.results],
         )
         known = found.get(signature)
         if known is None:
             low, high = start[op.index], start[op.index + 1]
             known = found[signature] = len(table)
             atoms = factor[low:high], size[low:high]
-            more = trips.get(op.index, 1), stacked
-            made = _op_class(known, program, op, layouts, *atoms, *more)
+            more = trips.get(op.index, 1), stacked, [unused[v] for v in op.results]
+            made = _op_class(known, program, op, layouts, *atoms, more)
             alike = by_shape.setdefault(made.shape, made)
             made.candidates, made.candidate_lists = alike.candidates, alike.candidate_lists
             table.append(made)
@@ -197,9 +207,13 @@ def fold_ops(analysis: Analysis, layouts: Layouts, trips: Mapping[int, int]) -> 
 
 def _op_class(
     index: int, program: Program, op: Op, layouts: Layouts, factors: list[int], sizes: list[int],
-    trips: int, stacked: bool,
+    more: tuple[int, bool, list[bool]],
 ) -> OpClass:  # fmt: skip
-    """The class of one op; `factors` and `sizes` describe its atoms in order."""
+    """The class of one op; `factors` and `sizes` describe its atoms in order.
+
+    `more`: over how many trips its sums are added up, whether it updates a stack, unused results.
+    """
+    trips, stacked, unused = more
     atoms_of: dict[int, list[int]] = {}
     for atom, f in enumerate(factors):
         atoms_of.setdefault(f, []).append(atom)
@@ -234,7 +248,8 @@ def _op_class(
     operands = tuple(
         slot(v, dims) for v, dims in zip(op.operands, op.rule.operands, strict=True) if v != LITERAL
     )
-    results = tuple(slot(v, dims) for v, dims in zip(op.results, op.rule.results, strict=True))
+    made = (slot(v, dims) for v, dims in zip(op.results, op.rule.results, strict=True))
+    results = tuple(s._replace(unused=no) for s, no in zip(made, unused, strict=True))
     return OpClass(
         index, op.rule, tuple(sizes), kinds, tuple(factors), tuple(splittable), operands, results,
         op.index, trips, stacked,
