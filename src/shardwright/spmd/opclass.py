@@ -165,8 +165,8 @@ NO_CLASS = -1  # of loops and branches themselves; of a literal operand
 def fold_ops(analysis: Analysis, layouts: Layouts, trips: Mapping[int, int]) -> OpClasses:
     """The op classes of a program; `trips` are those of spmd.sums.find_trips."""
     program, names = analysis.program, analysis.color_table.ops
-    returned = set(program.outputs)
-    unused = [not uses and v not in returned for v, uses in enumerate(program.uses())]
+    given = {*program.outputs, *(v for region in program.regions for v in region.outputs)}
+    unused = [not uses and v not in given for v, uses in enumerate(program.uses())]
     start = np.searchsorted(names.owner, np.arange(len(program.ops) + 1)).tolist()
     factor, size = names.dim.tolist(), analysis.color_table.atom_size[names.atom].tolist()
     layout_of = layouts.of_value.tolist()
