@@ -50,6 +50,7 @@ NEARLY = 0.1  # a gap that a better answer may close: it is proven once more
 CLOSE, CLOSE_CUT = 0.01, 0.02
 STARTS = 8  # good states from which best responses start
 ALIKE = 4000  # lists that are tried on all axes alike where no proof ended: 0.3 s
+REFINED = 3  # good states that are changed entry by entry where not all lists are enumerated
 # Of refining single layouts: states found before a proof that are looked at, and states near the
 # best for each axis; the share of the cells that best responses may take where copies are kept; and
 # the states of either kind that are refined. More states are, until so many factors were looked up:
@@ -239,7 +240,8 @@ class _Run:
         """Improves the best states of all so far: axis by axis, then entry by entry."""
         self.objective.begin("local search")
         self.responses.improve(self.objective.ranked(STARTS))
-        refine(self.space, self.objective, self.objective.ranked(1)[0], self.budget)
+        for state in self.objective.ranked(1 if self.responses.complete else REFINED):
+            refine(self.space, self.objective, state, self.budget)
         self._note("local search", self.objective.best_s)
 
     def _prove(self) -> None:
