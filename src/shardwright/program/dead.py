@@ -58,6 +58,7 @@ def live_ops(program: Program) -> list[Op]:
     needed = [False] * (len(program.values) + 1)  # the last entry stands for literals
     for v in program.outputs:
         needed[v] = True
+    untied = _untied_results(program)
     running: set[int] = {NO_OP}  # loops and branches that are needed, and the function itself
     kept: list[Op] = []
     before = 0
@@ -68,7 +69,7 @@ def live_ops(program: Program) -> list[Op]:
             home = regions[op.body[0]].op if op.body else NO_OP  # the loop or branch of a tie
             effect = not op.tie and op.eqn.effects
             live = effect or op.index in running
-            for v in op.results:
+            for v in (*op.results, *untied.get(op.index, ())):
                 live = live or needed[v]
             if not live and not (op.tie in CARRIES and home in running):
                 continue
@@ -84,3 +85,12 @@ def live_ops(program: Program) -> list[Op]:
                     needed[v] = True
     kept.reverse()
     return kept
+
+
+def _untied_results(program: Program) -> dict[int, list[int]]:
+    """{branch: its results that are literals in every branch}: no tie leads to what decides."""
+    found: dict[int, list[int]] = {}
+    for value in program.values:
+        if value.op != NO_OP and value.index not in program.ops[value.op].results:
+            found.setdefault(value.op, []).append(value.index)
+    return found
