@@ -371,6 +371,11 @@ def unknown_axis(error: BaseException) -> str | None:
     return next((match[1] for match in found if match), None)
 
 
+def refused_by_shard_map(error: BaseException) -> bool:
+    """Whether JAX refused the specs of a shard_map: for these shapes, on this mesh."""
+    return str(error).startswith("shard_map applied to the function")
+
+
 class ShardMap(NamedTuple):
     """A shard_map equation; axes of one device are left out."""
 

@@ -119,6 +119,8 @@ def _failure(signature: Signature, failed: Exception) -> ShardwrightError:
         try_ = "give the mesh whose axes it names: under jax.set_mesh(mesh)"
         if planned is None:
             try_ += ", or with mesh=... of partition(), check() or analyze()"
+    if _jax.refused_by_shard_map(failed):
+        try_ = "specs of the shard_map that fit these shapes, or another mesh= of partition()"
     if type(failed).__name__ == "TraceContextError":  # of flax: a module that is no argument
         try_ = "pass the module it changes as an argument"
     if isinstance(failed, AssertionError) and not str(failed) and planned is not None:
