@@ -125,7 +125,7 @@ def test_a_mixtral_like_block() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("device", ["tpu-v5e", "h100"])
 def test_no_device_multiplies_all_rows_of_a_bare_ragged_dot(device: str) -> None:
-    """Without a pin the argument may be stored whole, which is free; no grouped dot has it whole."""
+    """Without a pin the argument may be stored whole, which is free; no grouped dot takes it so."""
     sizes = jax.ShapeDtypeStruct((EXPERTS,), jnp.int32)
     plan = sw.partition(
         loss_of(jax.lax.ragged_dot), *tensors(*MIXTRAL), sizes, mesh=OPTIONS["mesh"], device=device
