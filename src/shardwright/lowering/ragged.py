@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from math import prod
 from typing import Any
 
@@ -15,9 +15,11 @@ from shardwright.lowering.reductions import scatters
 from shardwright.lowering.shards import after, on_shards, summed
 from shardwright.lowering.specs import spec_of
 from shardwright.program.interpret import Key
-from shardwright.program.types import Op
+from shardwright.program.types import LITERAL, Op
 from shardwright.spmd.follow import split_by
 from shardwright.spmd.ir import Partitioned
+from shardwright.spmd.layout import Layout, Placement
+from shardwright.spmd.opclass import Slot
 
 # Ops, and the dim of the rows in their first operand; None: the parameters say.
 GROUPED = {"ragged_dot_general": None, "megablox_gmm": 0, "megablox_tgmm": 1}
@@ -44,10 +46,10 @@ def ragged_dot(given: Partitioned, op: Op, blocks: Mapping[Key, int]) -> RaggedD
     sorts = prod(sizes[axis] for axis in over(rows)) % sorted_in != 0
     if not over(rows) and not over(groups) and not choice.partial and not sorts:
         return None
-    placed = zip(op_class.slots, (*choice.needs, *choice.produced), strict=True)
+    placed = zip(op_class.slots, (*choice.needs, *choice.produced), strict=True)  # no literals
     *operands, produced = [
-        spec_of(slot.layout, placement, len(dims), names)
-        for (slot, placement), dims in zip(placed, op.rule.slots, strict=True)
+        ((),) * len(dims) if v == LITERAL else spec_of(*_first(placed), len(dims), names)
+        for v, dims in zip((*op.operands, *op.results), op.rule.slots, strict=True)
     ]
     sums = tuple(names[a] for a in choice.partial)
     return RaggedDot(
@@ -99,6 +101,12 @@ def multiply(eqn: Any, args: list[Any], how: RaggedDot, mesh: Any) -> Any:
         return summed(local(*shards), [how.sums], how.scatter)
 
     return on_shards(local_sum, mesh, how.operands, after(how.result, how.scatter))(*args)
+
+
+def _first(placed: Iterator[tuple[Slot, Placement]]) -> tuple[Layout, Placement]:
+    """The layout and the placement of the next slot."""
+    slot, placement = next(placed)
+    return slot.layout, placement
 
 
 def _sizes_of(groups: Any, total: int) -> Any:
