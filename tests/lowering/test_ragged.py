@@ -151,13 +151,15 @@ def groups_of_each_device(x: jax.Array, w: jax.Array, sizes: jax.Array) -> jax.A
 
 
 @pytest.mark.slow
-def test_megablox_with_an_offset() -> None:
+@pytest.mark.parametrize("written", ["an argument", "a number"])
+def test_megablox_with_an_offset(written: str) -> None:
     """Rows split; groups stay where they are. The work is that of their rows, not of all."""
     x = jax.random.normal(jax.random.key(0), (1024, 128))
     w = jax.random.normal(jax.random.key(1), (GROUPS // 2, 128, 256))
     args = x, w, jnp.array((300, 200, 500, 24), jnp.int32), jnp.int32(1)
 
     def loss(x: jax.Array, w: jax.Array, sizes: jax.Array, first: jax.Array) -> jax.Array:
+        first = jnp.array(1, jnp.int32) if written == "a number" else first
         return jnp.sum(jnp.sin(some_groups(x, w, sizes, first)))
 
     step = jax.grad(loss, (0, 1))

@@ -45,6 +45,15 @@ def test_blocks_that_no_axis_divides() -> None:
     assert notes(doubled(48), (384, 128)) == []
 
 
+def test_blocks_that_the_axis_of_a_pin_does_not_divide() -> None:
+    with pytest.raises(sw.ShardwrightError) as error:
+        pins = [sw.Pin("x", 0, "data")]
+        sw.partition(doubled(128), jnp.ones((384, 128)), mesh=MESH, tactics=pins)
+    cause = error.value.facts["cause"]
+    assert cause.startswith("the blocks of the kernel at test_kernel_notes.py")
+    assert cause.endswith("make the dim 3 x 128, and the first of these is split first")
+
+
 def test_blocks_that_some_axes_divide() -> None:
     (note,) = notes(doubled(64), (384, 128))
     assert "is shared by 2 of 8: the axes of data=4 x model=2 do not divide its 6 blocks" in note

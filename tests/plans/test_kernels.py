@@ -122,6 +122,18 @@ def test_a_mixtral_like_block() -> None:
         assert len(dots) == 6 and all("data" in dict(row.claims) for row in dots)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("device", ["tpu-v5e", "h100"])
+def test_no_device_multiplies_all_rows_of_a_bare_ragged_dot(device: str) -> None:
+    """Without a pin the argument may be stored whole, which is free; no grouped dot takes it so."""
+    sizes = jax.ShapeDtypeStruct((EXPERTS,), jnp.int32)
+    plan = sw.partition(
+        loss_of(jax.lax.ragged_dot), *tensors(*MIXTRAL), sizes, mesh=OPTIONS["mesh"], device=device
+    )
+    dots = [row for row in plan.ir().rows if row.name in GROUPED_DOTS]
+    assert [len(row.claims) for row in dots] == [2] * 6
+
+
 def test_a_program_that_is_one_shard_map_costs_its_body() -> None:
     """FLOP on one device at the rate of v5e, and one all-reduce of the local result."""
     rows, width = 65_536, 8192

@@ -252,6 +252,37 @@ def test_an_axis_that_the_mesh_does_not_have(local: Any) -> None:
     assert error.value.facts["try"] == "partition(..., mesh={..., 'tp': n}), or axes of this mesh"
 
 
+BAD_SPECS: dict[str, tuple[Any, str, str]] = {
+    "an axis twice": (
+        mapped(jnp.sin, P("data", "data"), P("data")),
+        "a shard_map splits an array twice over 'data': its spec is P('data', 'data')",
+        "a spec that names each axis once",
+    ),
+    "a dim that does not divide": (
+        mapped(jnp.sin, P(None, ("data", "model")), P(None, "data")),
+        "but 8 does not evenly divide 60", "specs of the shard_map that fit these shapes",
+    ),
+    "more dims than the array has": (
+        mapped(jnp.sin, P("data", None, "model"), P("data")),
+        "which has rank 2", "specs of the shard_map that fit these shapes",
+    ),
+    "a result that differs between devices": (
+        mapped(jnp.sin, P("data"), P()),
+        "out_specs which require replication", "specs of the shard_map that fit these shapes",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("bad", BAD_SPECS)
+def test_specs_that_do_not_fit(bad: str) -> None:
+    """What is wrong, the line, and what to write."""
+    local, said, try_ = BAD_SPECS[bad]
+    with pytest.raises(sw.ShardwrightError) as error:
+        sw.partition(local, jnp.ones((64, 60)), mesh=MESH)
+    assert said in error.value.what and try_ in error.value.facts["try"]
+    assert "test_shard_map.py" in str(error.value.facts["at"])
+
+
 def test_shapes_of_a_mesh_that_a_shard_map_excludes() -> None:
     """Of all shapes of 8 devices, a shard_map with a mesh of its own leaves one."""
     local = mapped(jnp.sin, GRID, GRID, mesh=own_mesh(("data", 4), ("model", 2)))

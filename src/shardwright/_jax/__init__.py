@@ -360,6 +360,11 @@ def in_words_of(error: BaseException, paths: Sequence[str]) -> str:
     return re.sub(r"\barrays\[(\d+)\]", lambda found: paths[int(found[1])], text)
 
 
+def refused_by_shard_map(error: BaseException) -> bool:
+    """Whether JAX refused the specs of a shard_map: for these shapes, on this mesh."""
+    return str(error).startswith("shard_map applied to the function")
+
+
 class ShardMap(NamedTuple):
     """A shard_map equation; axes of one device are left out."""
 

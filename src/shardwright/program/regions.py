@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shardwright import _jax
+from shardwright.errors import ShardwrightError
+from shardwright.program.source import user_frame
 from shardwright.program.ties import Kind, Tie
 
 # Most while loops do not say how often they run; costs count those this many times (a
@@ -167,6 +169,14 @@ def _shard_map(eqn: Any) -> Borders:
         named = (*spec, *[None] * (len(aval.shape) - len(spec)))
         axes = [() if d is None else d if isinstance(d, tuple) else (d,) for d in named]
         dims = tuple(tuple(a for a in dim if a in manual) for dim in axes)
+        every = list(chain(*axes))
+        twice = next((axis for axis in every if every.count(axis) > 1), None)
+        if twice is not None:
+            raise ShardwrightError(
+                f"a shard_map splits an array twice over {twice!r}: its spec is {spec}",
+                at=user_frame(eqn.source_info),
+                try_="a spec that names each axis once",
+            )
         return Split(dims, manual, mapped.partial)
 
     entries = (

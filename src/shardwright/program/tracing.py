@@ -126,6 +126,8 @@ def _failure(signature: Signature, leaves: Sequence[Any], failed: Exception) -> 
     numbers = [i for i in wanted if isinstance(leaves[i], bool | int | float | complex)]
     if numbers:
         try_ = _keep_numbers(signature, [signature.paths[i] for i in sorted(numbers)])
+    if _jax.refused_by_shard_map(failed):
+        try_ = "specs of the shard_map that fit these shapes, or another mesh= of partition()"
     if type(failed).__name__ == "TraceContextError":  # of flax: a module that is no argument
         try_ = "pass the module it changes as an argument"
     if isinstance(failed, AssertionError) and not str(failed) and planned is not None:

@@ -13,7 +13,7 @@ from shardwright.cost.devices import Device
 from shardwright.cost.model import CostModel
 from shardwright.errors import ShardwrightError
 from shardwright.mesh import Mesh
-from shardwright.program.types import UserPin
+from shardwright.program.types import Program, UserPin
 from shardwright.search.constraints import over_axes
 from shardwright.search.roles import find_roles
 from shardwright.search.tactics import Context, Pin, Tactic
@@ -308,6 +308,16 @@ def _axes_per_dim(context: Context, pin: UserPin) -> Dims:
     return tuple(map(tuple, dims)) if even else ()
 
 
+def _cut_by(program: Program, request: Request) -> str:
+    """What makes a dim several factors: the blocks of a kernel that reads it, else a reshape."""
+    for v in request.values:
+        for op in (program.ops[u] for u in program.uses()[v]):
+            dims = [slot for o, slot in zip(op.operands, op.rule.operands, strict=True) if o == v]
+            if op.rule.kernel and any(len(slot[request.dim]) > 1 for slot in dims):
+                return f"the blocks of the kernel at {op.source} make"
+    return "a reshape makes"
+
+
 def why_replicated(
     context: Context, shape: Sequence[int], layout: Layout, placement: Sequence[int],
     request: Request,
@@ -326,7 +336,10 @@ def why_replicated(
     causes = []
     if len(parts) > 1:
         reshaped = " x ".join(map(str, parts.values()))
-        causes.append(f"a reshape makes the dim {reshaped}, and the first of these is split first")
+        causes.append(
+            f"{_cut_by(context.model.analysis.program, request)} the dim {reshaped}, and the first"
+            " of these is split first"
+        )
     if on:
         causes.append(f"{' and '.join(on)} leave{'s' * (len(on) == 1)} {free} of it")
     unused = [
