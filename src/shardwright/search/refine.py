@@ -41,7 +41,7 @@ def _better(
 
     The best comes first, then of the others each that still helps.
     """
-    changes = _fastest(space, objective, state, best_s)
+    changes = _faster(space, objective, state, best_s)
     batch = BATCH if best_s < OVER_MEMORY_S else max(len(changes), 1)
     for at in range(0, len(changes), batch):
         part = changes[at : at + batch]
@@ -86,19 +86,19 @@ def applied(space: Space, state: State, change: Change) -> State | None:
     return (*state[:axis], after, *state[axis + 1 :]) if space.allows(axis, after) else None
 
 
-def _fastest(space: Space, objective: Objective, state: State, best_s: float) -> list[Change]:
+def _faster(space: Space, objective: Objective, state: State, best_s: float) -> list[Change]:
     """The changes that make a state faster than `best_s` if it fits, most first.
 
-    A batch at least: states that are nearly as good are where single layouts are refined.
+    Others are not evaluated: single layouts are refined in what was, and states that hardly differ
+    would take the place of those that do.
     """
     found: list[tuple[float, Change]] = []
     for axis in space.axes:
         changes, atoms = neighbours(space, state, axis)
         seconds = objective.around_s(state, axis, atoms)
-        found += zip(seconds.tolist(), changes, strict=True)
-    found.sort(key=lambda one: one[0])
-    faster = sum(_is_less(seconds, best_s) for seconds, _ in found)
-    return [change for _, change in found[: max(faster, BATCH)]]
+        fast = np.flatnonzero(seconds < best_s * (1 - LEAST_GAIN)).tolist()
+        found += [(float(seconds[i]), changes[i]) for i in fast]
+    return [change for _, change in sorted(found, key=lambda one: one[0])]
 
 
 def neighbours(space: Space, state: State, axis: int) -> tuple[list[Change], np.ndarray]:

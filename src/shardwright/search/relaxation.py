@@ -37,8 +37,8 @@ from shardwright.spmd.decisions import Decisions, Placement
 from shardwright.spmd.opclass import OpClass
 
 Scope = tuple[int, ...]  # layouts, ascending
-STEADY = 2e-4  # of the bound: less gained in SWEEPS sweeps is nothing
-SWEEPS = 5
+# Of the bound: less gained in SWEEPS sweeps is nothing, or in a part of those that are allowed.
+STEADY, SWEEPS, WINDOWS = 2e-4, 5, 25
 MOST_KINDS = 1024  # of an axis, in a bundle: far fewer than placements
 LEAST_STEP = 0.1  # of a weight: smaller ones change the bound by less than a percent
 
@@ -495,7 +495,7 @@ class Relaxation:
         self, enough_s: float, sweeps: int, report: Callable[[float], None] | None = None
     ) -> int:
         """The sweeps, at most so many, that raised the bound until it was enough or steady."""
-        before = self.bound_s
+        before, window = self.bound_s, max(SWEEPS, sweeps // WINDOWS)
         for sweep in range(sweeps):
             for layouts in self._shared if sweep % 2 == 0 else reversed(self._shared):
                 layouts.average(self._seconds)
@@ -504,7 +504,7 @@ class Relaxation:
                 report(bound)
             if bound >= enough_s or not self._shared:
                 return sweep + 1
-            if sweep % SWEEPS == SWEEPS - 1:
+            if sweep % window == window - 1:
                 if bound < before * (1 + STEADY):
                     return sweep + 1
                 before = bound

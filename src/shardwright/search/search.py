@@ -57,7 +57,7 @@ REFINED = 3  # good states that are changed entry by entry where not all lists a
 # some 0.7 s, less for programs of fewer factors.
 SCREENED, NEAR, RESPONSES_GIVEN, FIRST = 256, 16, 0.5, 4
 MORE, LEAST = 1_500_000, 170
-FAR = 1.25  # times the best: no state so slow became the best, most were within a twentieth
+FAR = 1.25  # times the best: none so slow became the best one in twelve programs looked at
 
 
 @dataclass(frozen=True, slots=True)
