@@ -180,9 +180,12 @@ class Walk:
         lifetimes = self.model.lifetimes
         starts: dict[int, int] = {}
         ends: dict[int, int] = {}
-        spans = zip(lifetimes.first.tolist(), lifetimes.last.tolist(), local_bytes, strict=True)
-        for first, last, local in spans:
-            size = self.model.prices.buffer_bytes(local)
+        spans = zip(
+            lifetimes.first.tolist(), lifetimes.last.tolist(), lifetimes.held.tolist(), local_bytes,
+            strict=True,
+        )  # fmt: skip
+        for first, last, held, local in spans:
+            size = held * self.model.prices.buffer_bytes(local)
             if first != NO_POINT:
                 starts[first] = starts.get(first, 0) + size
                 ends[last] = ends.get(last, 0) + size
@@ -192,7 +195,7 @@ class Walk:
             live += starts.get(point, 0)
             peak = max(peak, live + copies[point])
             live -= ends.get(point, 0)
-        return peak
+        return int(peak)
 
     def _copies(
         self, choices: Sequence[Choice | None], local_bytes: Sequence[int],
@@ -202,7 +205,9 @@ class Walk:
         copies = [0] * (len(choices) + 1)
         time = self.model.schedule.time.tolist()
         if self.model.overlap is None and self.model.device.hides.get("all-gather"):
-            for op, slot, first in gathered_ahead(self.program, self.model.slack):
+            for op, slot, first in gathered_ahead(
+                self.program, self.model.slack, self.model.schedule, self.model.device
+            ):
                 choice = choices[op.index]
                 size = choice.copied_bytes[slot] if choice is not None else 0
                 last = time[op.index] - 1

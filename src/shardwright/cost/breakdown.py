@@ -47,7 +47,8 @@ def peak_breakdown(model: CostModel, decisions: Decisions) -> Breakdown:
     for v in live_values(model, at):
         layout_index = int(model.layouts.of_value[v])
         layout = model.layouts.table[layout_index]
-        size = model.prices.buffer_bytes(int(local[0][layout_index]))
+        whole = model.prices.buffer_bytes(int(local[0][layout_index]))
+        size = int(whole * model.lifetimes.held[v])
         if v in inputs:
             kind = "optimiser state" if v in tied and layout.update else "arguments"
         else:

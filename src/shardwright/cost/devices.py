@@ -53,8 +53,9 @@ _COLLECTIVES = (ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, PERMUTE, REDUCE_SCATTER)
 _TOPOLOGIES = ("torus", "switch")
 # What a compiler, not the hardware, decides about memory.
 COMPILED_MEMORY = (
-    "scratch_bytes", "buffer_bytes", "gathers_major", "breadth_first", "expands", "keeps_padded",
-    "keeps_looped", "fused_reduction", "library_reduction",
+    "scratch_bytes", "buffer_bytes", "gathers_major", "breadth_first", "early_updates", "reorders",
+    "transposes", "rounds_dots", "keeps_exponentials", "expands", "keeps_padded", "keeps_looped",
+    "fused_reduction", "library_reduction",
 )  # fmt: skip
 _LEAST = 1e-9  # of a rate or share: what divides by less overflows
 
@@ -79,6 +80,11 @@ class Device:
     buffer_bytes: int = 1  # every buffer takes a multiple of this
     gathers_major: bool = False  # along any other dim by a copy: the whole is there twice
     breadth_first: bool = False  # ops run as soon as they can, not where the program has them
+    early_updates: bool = False  # a weight is updated as soon as its gradient is there
+    keeps_exponentials: bool = False  # of a softmax, which dots then divide themselves
+    transposes: bool = False  # elementwise work has one order of dims: what is in another is turned
+    reorders: bool = False  # to hide links: gathers start early, gradients of weights are left late
+    rounds_dots: bool = False  # f32 operands of default precision to bf16, where they are made
     expands: bool = False  # what has no kernel is written out as plain ops, and held meanwhile
     keeps_padded: bool = False  # what is padded for several readers is padded once, in memory
     keeps_looped: bool = False  # nothing writes over what a loop or branch returned
@@ -92,6 +98,7 @@ class Device:
     matrix_efficiency: float = 1.0  # reached by large, even dots
     matrix_sustained: float = 1.0  # of that, held through a training step: power limits clocks
     matrix_results_per_s: float = 0.0  # results a dot can hand over; 0: not a limit
+    convolution_results_per_s: float = 0.0  # the same of a convolution, channels padded
     topology: str = "switch"  # or "torus"
     link_bytes_per_s: float  # torus: of one link; switch: of one device into its node's switch
     torus: tuple[int, ...] = ()  # largest slice; its length is the number of dims

@@ -8,16 +8,17 @@ enters and leaves a shard_map is the value itself: compilers fuse across its bor
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import numpy as np
 
 from shardwright.cost.devices import Device
-from shardwright.program.ties import MANUAL, Tie
-from shardwright.program.types import LITERAL, NO_OP, Op, Program
-from shardwright.rules.rule import MATRIX, NOTHING, PASS, PERMUTE, REPLICATE
+from shardwright.program.ties import CONSTS, MANUAL, Tie
+from shardwright.program.types import LITERAL, NO_OP, Op, Program, is_backward
+from shardwright.rules.rule import HOST, MATRIX, NOTHING, PASS, PERMUTE, REPLICATE, Rule
 
 _LIBRARY = {"add", "max", "min"}  # reductions that libraries have
 # A value read several times is kept when computing it anew would read this much more. Assumed: no
@@ -32,6 +33,7 @@ class Fusion:
     materialised: np.ndarray  # [values] bool
     traffic: np.ndarray  # [values] times its bytes pass between memory and fused work
     sources: list[tuple[int, ...]]  # [values] materialised values behind an unmaterialised one
+    held: np.ndarray  # [values] part of its bytes that a buffer of it takes
 
 
 def reads_fused(op: Op, device: Device) -> bool:
@@ -64,6 +66,27 @@ def pads(op: Op, size: Sequence[int]) -> bool:
     if PERMUTE not in op.rule.kinds or op.operands[0] == LITERAL:
         return False
     return size[op.results[0]] > size[op.operands[0]]
+
+
+def _made_inside(program: Program) -> set[int]:
+    """Constants of loops that the body computes itself: constant subgraphs, such as masks.
+
+    JAX hands them to the loop; compilers sink them into its body, into the work that reads them.
+    """
+    constant = program.constant_subgraphs()
+    made: set[int] = set()
+    for op in program.ops:
+        if op.tie in CONSTS and (constant[op.operands[0]] or op.operands[0] in made):
+            made.add(op.results[0])
+    return made
+
+
+def _of_softmax(program: Program, op: Op, readers: Sequence[int]) -> bool:
+    """Whether an op makes exponentials that are summed up, and read again in the same pass."""
+    backward = is_backward(program, op)
+    by = [r for r in map(program.ops.__getitem__, readers) if is_backward(program, r) == backward]
+    summed = any(not r.rule.fusible for r in by)
+    return op.name == "exp" and summed and any(r.rule.fusible for r in by)
 
 
 def _same_value(program: Program) -> list[int]:
@@ -113,29 +136,39 @@ def find_fusions(program: Program, device: Device) -> Fusion:
         return x
 
     outputs = set(program.outputs)
+    made_inside = _made_inside(program)
+    exponentials: set[int] = set()  # of softmaxes, which dots divide themselves
     for v in program.values:
         if v.op == NO_OP or v.index in outputs or same[v.index] != v.index:
             continue
         op = program.ops[v.op]
-        if not op.rule.fusible or op.tie:
+        if (not op.rule.fusible or op.tie) and v.index not in made_inside:
             continue
         behind: dict[int, None] = {}
         for x in (same[x] for x in op.operands if x != LITERAL):
             behind.update(dict.fromkeys((x,) if materialised[x] else sources[x]))
         readers = uses[v.index]
+        divided = any(s in exponentials for s in behind) and all(
+            s in exponentials or size[s] < size[v.index] for s in behind
+        )
         kept = any(
             not fused[u] and program.ops[u].tie is not Tie.RETURN
+            and not (divided and program.ops[u].rule.unit == MATRIX)
+            and made_inside.isdisjoint(program.ops[u].results)
             and not (picks_entries(program.ops[u]) and same[program.ops[u].operands[0]] == v.index)
             for u in readers
         )  # fmt: skip
-        if not kept and len(readers) > 1:
+        if not kept and not divided and len(readers) > 1:
             kept = sum(size[s] for s in behind) > RECOMPUTE_READS * size[v.index]
             kept |= device.keeps_padded and pads(op, size)
+            if device.keeps_exponentials and _of_softmax(program, op, readers):
+                kept = True
+                exponentials.add(v.index)
         materialised[v.index] = kept
         sources[v.index] = tuple(behind)
     traffic = np.zeros(count, np.int64)
     for v in program.values:
-        if not materialised[v.index] and v.op != NO_OP:
+        if not materialised[v.index] and v.op != NO_OP and v.index not in made_inside:
             for u in uses[v.index]:
                 if fused[u]:
                     cluster[find(u)] = find(v.op)
@@ -151,4 +184,53 @@ def find_fusions(program: Program, device: Device) -> Fusion:
     traffic[[v.type.host for v in program.values]] = 0  # no memory of the device
     for value, of in enumerate(same):
         materialised[value], sources[value] = materialised[of], sources[of]
-    return Fusion(materialised, traffic, sources)
+    held = _held(program, device, outputs)
+    if device.transposes:
+        _hold_orders(program, materialised, sources, held)
+    return Fusion(materialised, traffic, sources, held)
+
+
+def _held(program: Program, device: Device, outputs: Container[int]) -> np.ndarray:
+    """[values] part of its bytes that a buffer takes: less of what only dots read, rounded."""
+    held = np.ones(len(program.values))
+    for op in program.ops:
+        rounds = op.rule.unit == MATRIX or (op.rule.fusible and op.rule.unit != HOST)
+        for v in op.results if rounds and not op.tie else ():
+            readers = program.uses()[v]
+            if readers and v not in outputs:
+                dtype = program.values[v].dtype
+                held[v] = max(rounded(program.ops[u].rule, dtype, device) for u in readers)
+    return held
+
+
+def _hold_orders(
+    program: Program, materialised: np.ndarray, sources: Sequence[Sequence[int]], held: np.ndarray
+) -> None:
+    """Where fused work reads arrays in different orders of dims, what it transposes first.
+
+    All but those in the order of its result, as wide as it computes; and for dots a result in both.
+    The gradient of attention scores whose heads are grouped is such work.
+    """
+    shapes, own = [v.type.shape for v in program.values], [v.bytes for v in program.values]
+
+    def alike(value: int) -> list[int]:
+        dims = sorted(shapes[value])
+        return [s for s in sources[value] if sorted(shapes[s]) == dims]
+
+    wide = list(own)  # [values] bytes of the widest elementwise work that reads each
+    for v in program.values:
+        for s in alike(v.index) if not materialised[v.index] else ():
+            wide[s] = max(wide[s], own[v.index])
+    for v, readers in zip(program.values, program.uses(), strict=True):
+        dots = sum(program.ops[u].rule.unit == MATRIX for u in readers)
+        read = alike(v.index) if dots and materialised[v.index] else []
+        turned = [s for s in read if shapes[s] != shapes[v.index]]
+        if 0 < len(turned) < len(read):
+            held[turned] = [wide[s] / own[s] for s in turned]
+            held[v.index] *= min(dots, 2)
+
+
+def rounded(rule: Rule, dtype: Any, device: Device) -> float:
+    """The part of an operand's bytes that an op reads: dots of f32 may round to bf16 first."""
+    rounds = device.rounds_dots and rule.unit == MATRIX and rule.precision == "default"
+    return 0.5 if rounds and dtype == np.float32 else 1.0

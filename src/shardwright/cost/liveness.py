@@ -38,6 +38,7 @@ class Lifetimes:
 
     first: np.ndarray  # [values]
     last: np.ndarray  # [values]
+    held: np.ndarray  # [values] part of the value's bytes that its buffer takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ def find_lifetimes(
         if op.tie and op.body:
             ends = [region_end[r] for r in op.body]
             inside = program.regions[op.body[0]]
-            if op.tie in SAME_BUFFER:
+            if op.tie in SAME_BUFFER and not _made_inside(fusion, op):
                 shared[list(op.results)] = True
             if op.tie is Tie.MANUAL_OUT:  # the shard that a device gives is the result's buffer
                 shared[op.operands[0]] = True
@@ -124,7 +125,7 @@ def find_lifetimes(
     host = np.array([v.type.host for v in program.values], bool)
     none = shared | ~fusion.materialised | (last == NO_POINT) | host
     first[none] = last[none] = NO_POINT
-    return Lifetimes(first, last)
+    return Lifetimes(first, last, fusion.held)
 
 
 def _reuse(
@@ -149,6 +150,11 @@ def _reuse(
             ):  # fmt: skip
                 last[s] = at - 1
                 break
+
+
+def _made_inside(fusion: Fusion, op: Op) -> bool:
+    """Whether the body that a tie enters computes the value itself."""
+    return op.operands[0] != LITERAL and not fusion.materialised[op.operands[0]]
 
 
 def _restacks(program: Program, value: int) -> bool:
@@ -196,10 +202,10 @@ def region_ends(program: Program, schedule: Schedule) -> list[int]:
 
 def live_counts(lifetimes: Lifetimes, layout_of: np.ndarray, layouts: int, ops: int) -> np.ndarray:
     """[times + 1, layouts] how many buffers of each layout exist while an op runs."""
-    change = np.zeros((ops + 2, layouts), np.int32)
+    change = np.zeros((ops + 2, layouts))
     real = lifetimes.first != NO_POINT
-    np.add.at(change, (lifetimes.first[real], layout_of[real]), 1)
-    np.add.at(change, (lifetimes.last[real] + 1, layout_of[real]), -1)
+    np.add.at(change, (lifetimes.first[real], layout_of[real]), lifetimes.held[real])
+    np.add.at(change, (lifetimes.last[real] + 1, layout_of[real]), -lifetimes.held[real])
     return np.cumsum(change, 0)[: ops + 1]
 
 
@@ -221,7 +227,8 @@ def find_lasting(
             operands = [v for v in op.operands if v != LITERAL]
             for slot, v in enumerate(operands):
                 spans.append(((c, slot), _ready(program, fusion, time, v), at - 1))
-    for op, slot, first in gathered_ahead(program, slack) if slack is not None else ():
+    ahead = [] if slack is None else gathered_ahead(program, slack, schedule, device)
+    for op, slot, first in ahead:
         spans.append(((int(op_class[op.index]), slot), time[first], time[op.index] - 1))
     ties = sorted({c for (c, slot), _, _ in spans if slot == _TIE})
     waiting = sorted({key for key, first, last in spans if key[1] != _TIE and first <= last})
@@ -234,13 +241,20 @@ def find_lasting(
     return Lasting(ties, waiting, np.cumsum(change, 0)[: len(program.ops) + 1])
 
 
-def gathered_ahead(program: Program, slack: Slack) -> Iterator[tuple[Op, int, int]]:
-    """(op, operand, the op before it during which that operand is moved), one ahead in a phase."""
-    before: dict[int, int] = {}  # phase -> the last op with such an operand
-    for op in program.ops:
+def gathered_ahead(
+    program: Program, slack: Slack, schedule: Schedule, device: Device
+) -> Iterator[tuple[Op, int, int]]:
+    """(op, operand, the op from which on that operand is moved).
+
+    One such op ahead in a phase; for the first since the phase began, where gathers start early.
+    """
+    before: dict[int, int] = {}  # phase -> its first op, then the last with such an operand
+    for op in (program.ops[i] for i in schedule.order.tolist()):
+        phase = slack.phase[op.index]
+        if device.reorders:
+            before.setdefault(phase, op.index)
         if op.tie or op.is_region or op.rule.fusible:
             continue
-        phase = slack.phase[op.index]
         slots = [i for i, hidden in enumerate(slack.operands[op.index]) if hidden != BLOCKS]
         if slots and phase in before:
             yield from ((op, slot, before[phase]) for slot in slots)

@@ -21,7 +21,7 @@ from shardwright.cost.hiding import Hiding, hidden_s, unrolled_bytes
 from shardwright.cost.liveness import find_lasting, find_lifetimes, live_counts, peak_points
 from shardwright.cost.prices import DevicePrices
 from shardwright.cost.roofline import stream_s
-from shardwright.cost.schedule import breadth_first, program_order
+from shardwright.cost.schedule import schedule_for
 from shardwright.mesh import Mesh
 from shardwright.program.manual import find_shard_maps
 from shardwright.program.types import TOP
@@ -96,9 +96,7 @@ class CostModel:
         self.fusion = find_fusions(program, device)
         self.weights = weigh(program, self.sums, self.classes, self.layouts.of_value, self.slack)
         hides = overlap is None and bool(device.hides)
-        self.schedule = (
-            breadth_first(program, self.fusion) if device.breadth_first else program_order(program)
-        )
+        self.schedule = schedule_for(device, program, self.fusion)
         self.lifetimes = find_lifetimes(program, self.fusion, self.schedule, device)
         live = live_counts(
             self.lifetimes, self.layouts.of_value, len(self.layouts.table), len(program.ops)

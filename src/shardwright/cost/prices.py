@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from shardwright.cost.devices import Device
+from shardwright.cost.fusion import rounded
 from shardwright.cost.links import Network
-from shardwright.cost.roofline import dot_s, stream_s, vector_s
+from shardwright.cost.roofline import convolution_s, dot_s, stream_s, vector_s
 from shardwright.mesh import Mesh
 from shardwright.rules.rule import HOST, MATRIX, NOTHING, PASS, PERMUTE, REPLICATE
 from shardwright.spmd.follow import Routes
@@ -140,6 +141,12 @@ class DevicePrices:
         unit = self.device.buffer_bytes
         return -(-size // unit) * unit
 
+    def moved_bytes(self, op: OpClass, slot: int, size: int) -> int:
+        """Memory that a moved operand or result of this size takes, as the op reads it."""
+        operand = slot < len(op.operands)
+        part = rounded(op.rule, op.operands[slot].dtype, self.device) if operand else 1.0
+        return self.buffer_bytes(math.ceil(part * size))
+
     def scratch_bytes(self, op: OpClass, slot_bytes: Sequence[int]) -> int:
         """Memory that an op needs while it runs, besides operands, results and their copies."""
         reads = sum(slot_bytes[: len(op.operands)]) if op.rule.unit == MATRIX else 0
@@ -177,12 +184,18 @@ class DevicePrices:
         if known is None:
             known = self._dots[op.index] = _matrix_roles(op), self._slower(op)
         roles, dtype = known
-        sizes = [1, 1, 1, 1]
+        sizes = [1, 1, 1, 1, 1]
         for role, size in zip(roles, local, strict=True):
             sizes[role] *= size
-        batch, m, n, k = sizes
+        batch, m, n, k, windows = sizes
         exact = op.rule.precision
-        seconds = dot_s(self.device, dtype, batch=batch, m=m, n=n, k=k, precision=exact)
+        if op.rule.maps:
+            k *= windows
+            seconds = dot_s(self.device, dtype, batch=batch, m=m, n=n, k=k, precision=exact)
+        else:
+            seconds = convolution_s(
+                self.device, dtype, batch=batch, m=m, n=n, k=k, windows=windows, precision=exact
+            )
         return op.rule.work / 2.0 * seconds / self.device.matrix_sustained
 
     def _slower(self, op: OpClass) -> Any:
@@ -195,10 +208,11 @@ class DevicePrices:
 
 
 def _matrix_roles(op: OpClass) -> list[int]:
-    """For each op atom whether it is batch (0), m (1), n (2) or k (3)."""
+    """For each op atom whether it is batch (0), m (1), n (2), k (3) or a window (4)."""
     left, right = set(op.operands[0].to_op), set(op.operands[1].to_op)
     return [
-        3 if atom not in op.in_results else 0 if atom in left and atom in right
+        (3 if atom in left else 4) if atom not in op.in_results
+        else 0 if atom in left and atom in right
         else 1 if atom in left else 2
         for atom in range(len(op.sizes))
     ]  # fmt: skip

@@ -47,6 +47,26 @@ def dot_s(
     return seconds
 
 
+def convolution_s(
+    device: Device, dtype: Any, *, batch: int, m: int, n: int, k: int, windows: int,
+    precision: str = "default",
+) -> float:  # fmt: skip
+    """Seconds of `batch` local convolutions as dots [m, k] x [k, n] for each of their windows.
+
+    - Input channels are padded to the tile for every window, but not where windows are larger than
+      there are channels: the gradient of a kernel sums over positions.
+    - Results are handed over with their channels padded (`convolution_results_per_s`), more slowly
+      than those of dots: windows of neighbours overlap.
+    """
+    if windows > k:
+        windows, k = 1, k * windows
+    rate = device.convolution_results_per_s
+    seconds = windows * dot_s(
+        device, dtype, batch=batch, m=m, n=n, k=k, precision=precision, kept=rate > 0
+    )
+    return max(seconds, batch * m * _up(n, device.matrix_tile[1]) / rate) if rate else seconds
+
+
 def stream_s(device: Device, bytes: float) -> float:
     """Seconds to read or write `bytes` of the device's memory."""
     return bytes / (device.memory_bytes_per_s * device.memory_efficiency)

@@ -157,7 +157,7 @@ def memory_by_kind(model: CostModel, decisions: Decisions) -> np.ndarray:
     times = len(program.ops)
     placements, local = model.place([decisions])
     unit = model.device.buffer_bytes
-    size = (np.ceil(local[0] / unit) * unit)[model.layouts.of_value]  # [values]
+    size = (np.ceil(local[0] / unit) * unit)[model.layouts.of_value] * life.held  # [values]
     change = np.zeros((times + 2, len(KINDS)))
     real = life.first != NO_POINT
     kinds = value_kinds(model)

@@ -48,6 +48,8 @@ class Prices(Protocol):
 
     def buffer_bytes(self, size: int) -> int: ...
 
+    def moved_bytes(self, op: OpClass, slot: int, size: int) -> int: ...
+
 
 class Route(NamedTuple):
     """The moves of one layout from one placement to another, and their seconds."""
@@ -134,7 +136,7 @@ class Choice(NamedTuple):
     result_s: tuple[float, ...]
     exchange_s: float
     temp_bytes: int  # scratch, copies of operands, results before they are moved
-    copied_bytes: tuple[int, ...]  # of those the copies of each operand
+    copied_bytes: tuple[int, ...]  # of those what may wait: the copies of each operand, as gathered
 
     @property
     def total_s(self) -> float:
@@ -373,10 +375,13 @@ def _choice(op: OpClass, one: Candidate, stored: Sequence[Placement], prices: Pr
     into = [routes.reshard(s, have, need) for s, have, need in zip(op.operands, stored, one.needs)]  # noqa: B905
     out = [result_route(op, n, one, want, routes) for n, want in enumerate(stored[count:])]
     copied = prices.copied_bytes(op, one.slot_bytes)
+    temp = prices.scratch_bytes(op, one.slot_bytes)
     for i, (size, route) in enumerate(zip(one.slot_bytes, (*into, *out), strict=True)):
         if route.moves and (route.travels or not op.rule.fusible):
-            copied[i] += sum(map(prices.buffer_bytes, _copies(size, route)))
-    temp = prices.scratch_bytes(op, one.slot_bytes) + sum(copied)
+            moved, *turned = _copies(size, route)
+            copied[i] += prices.moved_bytes(op, i, moved)
+            temp += sum([prices.moved_bytes(op, i, copy) for copy in turned])
+    temp += sum(copied)
     if one.exchanges and op.rule.halos:  # rows of the neighbours, and the operand with them
         rows = [move.bytes for move in one.exchanges]
         temp += sum(map(prices.buffer_bytes, [*rows, one.slot_bytes[0] + sum(rows)]))
