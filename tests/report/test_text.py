@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 from typing import Any
@@ -199,6 +200,9 @@ def test_tactics_over_memory_are_marked() -> None:
     ({"baselines": {}}, "proof: optimal"),
     ({"overrides": (Override(0, (0, -1), "f32[8/4,16]", 1, ("a copy of w",)),)},
      "no proof covers them"),
+    ({"overrides": (Override(0, (0, -1), "f32[8/4,16]", 1, ("a copy of w",)),),
+      "certificate": Certificate("optimal", math.inf, 0.0, 5)},
+     "none\n       in what your tactics leave open fits. The exceptions come on"),
     ({"notes": ("so many words " * 12,)}, "note: " + "so many words " * 5 + "so\n  many words"),
 ])  # fmt: skip
 def test_what_must_be_said_is_said(changes: dict[str, Any], words: str) -> None:

@@ -238,10 +238,11 @@ def certificate_words(record: PlanRecord) -> str:
     given = facts.constraints(record)
     space = f"what {given} leave open" if given else "the search space"
     if record.overrides and proof.kind == "optimal":
+        least_s = proof.lower_bound_s
+        least = "fits" if math.isinf(least_s) else f"takes less than {human_seconds(least_s)}"
         return (
-            f"what each axis splits is optimal; under the cost model nothing else in {space}"
-            f" takes less than {human_seconds(proof.lower_bound_s)} and fits. The exceptions come"
-            " on top, and no proof covers them"
+            f"no plan without exceptions is faster and fits; under the cost model none in {space}"
+            f" {least}. The exceptions come on top, and no proof covers them"
         )
     if proof.kind == "optimal":
         return f"optimal; under the cost model nothing in {space} is faster and fits"

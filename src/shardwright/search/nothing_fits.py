@@ -20,12 +20,21 @@ SHOWN = 3  # lines at the peak
 DOUBLINGS = 5  # how far to look for a number of devices that would do
 
 
-def no_plan_fits(objective: Objective, memory: int, tactics: Sequence[Tactic] | None) -> NoPlanFits:
-    """The error; its text names the smallest peak found, the lines behind it and what to try."""
+def no_plan_fits(
+    objective: Objective, memory: int, tactics: Sequence[Tactic] | None, answer: Decisions
+) -> NoPlanFits:  # fmt: skip
+    """The error; its text names the smallest peak found, the lines behind it and what to try.
+
+    `answer` is what the search ends with: single layouts that shed bytes may need less than any
+    state does.
+    """
     model = objective.model
     assert objective.smallest is not None
     peak, state = objective.smallest
-    decisions = objective.decisions(state)
+    decisions, how = objective.decisions(state), describe(model, state)
+    if (least := int(model.evaluate([answer]).peak_bytes[0])) < peak:
+        peak, state, decisions = least, answer.lists, answer
+        how = f"{describe(model, state)}, with exceptions for single arrays"
     ways = [f"memory={_up(peak)}"]
     devices = _enough_devices(model, state, memory, tactics)
     if devices is not None:
@@ -39,7 +48,7 @@ def no_plan_fits(objective: Objective, memory: int, tactics: Sequence[Tactic] | 
     ]
     return NoPlanFits(
         f"no plan fits {_gb(memory)} per device",
-        best=f"{_gb(peak)}  ({describe(model, state)})",
+        best=f"{_gb(peak)}  ({how})",
         at_peak="\n".join(lines),
         try_=", or ".join(ways),
     )

@@ -370,7 +370,7 @@ class _Run:
         decisions = pinned(self.state).override(self.overrides)
         cost = model.cost(decisions)
         if cost.peak_bytes > memory:
-            raise no_plan_fits(self.objective, memory, self.tactics)
+            raise no_plan_fits(self.objective, memory, self.tactics, decisions)
         states = {n: s for n, s in self.named.items() if not isinstance(s, NotApplicable)}
         costs = model.evaluate([pinned(s) for s in states.values()]) if states else None
         rows: dict[str, Cost | str] = {n: str(s) for n, s in self.named.items() if n not in states}
