@@ -73,11 +73,15 @@ def _made_inside(program: Program) -> set[int]:
 
     JAX hands them to the loop; compilers sink them into its body, into the work that reads them.
     """
-    constant = program.constant_subgraphs()
+    constant = list(program.constant_subgraphs())
     made: set[int] = set()
     for op in program.ops:
-        if op.tie in CONSTS and (constant[op.operands[0]] or op.operands[0] in made):
+        known = [v == LITERAL or constant[v] for v in op.operands]
+        in_shards = bool(program.regions[op.region].manual) and op.rule.fusible and not op.tie
+        if op.tie in CONSTS and known[0]:
             made.add(op.results[0])
+        if all(known) and (in_shards or op.tie in MANUAL or op.tie in CONSTS):
+            constant[op.results[0]] = True
     return made
 
 
