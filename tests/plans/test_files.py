@@ -150,7 +150,11 @@ def test_a_file_of_an_older_version(version: int, tmp_path: Path) -> None:
     """It says and does what it did, and is written as a file of this version."""
     old = sw.load(FILES / f"version_{version}.json")
     device = dataclasses.replace(  # of which it did not say all
-        DEVICES["slow links"], hides={}, host_bytes_per_s=0.0, combines={}, transposes=False,
+        DEVICES["slow links"],
+        hides={},
+        host_bytes_per_s=0.0,
+        combines={},
+        transposes=False,
         reorders=False,
     )
     plan = make(

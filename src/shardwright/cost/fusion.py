@@ -34,6 +34,7 @@ class Fusion:
     traffic: np.ndarray  # [values] times its bytes pass between memory and fused work
     sources: list[tuple[int, ...]]  # [values] materialised values behind an unmaterialised one
     held: np.ndarray  # [values] part of its bytes that a buffer of it takes
+    exponentials: frozenset[int]  # of softmaxes, kept whoever else reads them
 
 
 def reads_fused(op: Op, device: Device) -> bool:
@@ -89,7 +90,7 @@ def _of_softmax(program: Program, op: Op, readers: Sequence[int]) -> bool:
     """Whether an op makes exponentials that are summed up, and read again in the same pass."""
     backward = is_backward(program, op)
     by = [r for r in map(program.ops.__getitem__, readers) if is_backward(program, r) == backward]
-    summed = any(not r.rule.fusible for r in by)
+    summed = any(not (r.rule.fusible or r.tie) for r in by)
     return op.name == "exp" and summed and any(r.rule.fusible for r in by)
 
 
@@ -141,6 +142,13 @@ def find_fusions(program: Program, device: Device) -> Fusion:
 
     outputs = set(program.outputs)
     made_inside = _made_inside(program)
+    softmaxes = {
+        op.results[0]
+        for op in program.ops
+        if device.keeps_exponentials
+        and op.results
+        and _of_softmax(program, op, uses[op.results[0]])
+    }
     exponentials: set[int] = set()  # of softmaxes, which dots divide themselves
     for v in program.values:
         if v.op == NO_OP or v.index in outputs or same[v.index] != v.index:
@@ -165,7 +173,7 @@ def find_fusions(program: Program, device: Device) -> Fusion:
         if not kept and not divided and len(readers) > 1:
             kept = sum(size[s] for s in behind) > RECOMPUTE_READS * size[v.index]
             kept |= device.keeps_padded and pads(op, size)
-            if device.keeps_exponentials and _of_softmax(program, op, readers):
+            if v.index in softmaxes:
                 kept = True
                 exponentials.add(v.index)
         materialised[v.index] = kept
@@ -191,7 +199,7 @@ def find_fusions(program: Program, device: Device) -> Fusion:
     held = _held(program, device, outputs)
     if device.transposes:
         _hold_orders(program, materialised, sources, held)
-    return Fusion(materialised, traffic, sources, held)
+    return Fusion(materialised, traffic, sources, held, frozenset(softmaxes))
 
 
 def _held(program: Program, device: Device, outputs: Container[int]) -> np.ndarray:

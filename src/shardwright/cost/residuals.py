@@ -29,6 +29,9 @@ from shardwright.spmd.weights import region_runs
 
 # Policies of jax.checkpoint: which residuals they keep.
 NO_DOTS, NOTHING = "dots_saveable", "nothing_saveable"
+# Exponentials that a compiler keeps are written, summed and divided in the forward pass, and again
+# where it is repeated.
+SOFTMAXES = 2 * 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +183,8 @@ class _Work:
         """Seconds of memory traffic that fused recomputing saves, less what else is kept."""
         times, total = self.model.fusion.traffic, 0.0
         for v in (k.made for k in kept if not self.is_dot(k.made)):
-            total += float(times[v] * self.bytes[v]) * self.runs[self._region(v)]
+            less = times[v] - (SOFTMAXES if v in self.model.fusion.exponentials else 0)
+            total += float(less * self.bytes[v]) * self.runs[self._region(v)]
         for v in again.kept:  # onto a stack and off it, or read once more
             total -= float(self.bytes[v]) * self.trips(v) * (2 if self.trips(v) > 1 else 1)
         return math.copysign(stream_s(self.model.device, abs(total)), total)
