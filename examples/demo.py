@@ -51,7 +51,7 @@ def train_small() -> bool:
     mesh = {"data": 4, "model": 2}
     # Little memory, so that splitting only the batch is not enough.
     plan = sw.partition(
-        example.fn, *example.args, mesh=mesh, device="h100", memory=2.8e6, donate_argnums=0,
+        example.fn, *example.args, mesh=mesh, device="h100", memory=3.0e6, donate_argnums=0,
         seconds=1,
     )  # fmt: skip
     print(f"2. Training: a small transformer on {len(jax.devices())} host devices, with a plan\n")

@@ -8,7 +8,7 @@ import jax
 import pytest
 
 import shardwright as sw
-from examples import char_lm, decode, equinox_regression, moe, nnx_classifier, tiny
+from examples import char_lm, decode, demo, equinox_regression, moe, nnx_classifier, tiny
 
 EXAMPLES = Path(tiny.__file__).parent
 LONG = {"tiny.py"}  # the whole idea: as long as it takes
@@ -32,6 +32,11 @@ def test_a_language_model_learns_and_goes_on_under_another_mesh() -> None:
 def test_a_framework_s_model_learns(example) -> None:
     losses = example.main(steps=8)
     assert losses[-1] < 0.7 * losses[0]
+
+
+@pytest.mark.slow
+def test_the_small_model_of_the_demo_trains_alike() -> None:
+    assert demo.train_small()
 
 
 @pytest.mark.slow
