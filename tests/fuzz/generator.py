@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import linecache
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -72,12 +72,20 @@ class Case:
         pins = tuple((n, d, a) for n, d, a in row["pins"])
         return Case(**{**row, "arguments": arguments, "pins": pins, "donated": (*row["donated"],)})
 
-    def widened(self) -> Case:
-        """The same program with f32 wherever it has narrower floats."""
+    def widened(self) -> list[Case]:
+        """The same program with f32 wherever it has narrower floats, and with f64 for all."""
+        wider = [self]
+        for narrow, wide, x64 in ((NARROW, "float32", self.x64), (("float32",), "float64", True)):
+            case = replace(wider[-1]._with_floats(narrow, wide), x64=x64)
+            if case != wider[-1]:
+                wider.append(case)
+        return wider[1:]
+
+    def _with_floats(self, narrow: Sequence[str], wide: str) -> Case:
         arguments = tuple(
-            a._replace(dtype="float32") if a.dtype in NARROW else a for a in self.arguments
+            a._replace(dtype=wide) if a.dtype in narrow else a for a in self.arguments
         )
-        source = re.sub("|".join(NARROW), "float32", self.source)
+        source = re.sub("|".join(narrow), wide, self.source)
         return replace(self, source=source, arguments=arguments)
 
     def settings(self) -> AbstractContextManager[Any]:

@@ -7,12 +7,13 @@ import subprocess
 import sys
 import threading
 
+import numpy as np
 import pytest
 
 from tests.fuzz import run
 from tests.fuzz.generator import Case, generate
 from tests.fuzz.judge import bytes_off, holds, judge, moves, peak_low
-from tests.fuzz.numbers import fails_alone, jax_refuses
+from tests.fuzz.numbers import fails_alone, jax_refuses, wrong_numbers
 from tests.fuzz.run import faults, other_hashes, run_many, table
 from tests.fuzz.scope import Argument
 
@@ -122,16 +123,35 @@ def test_a_child_that_works_on_one_program_hangs() -> None:
     child.kill()
 
 
-@pytest.mark.parametrize("seed", [90138, 150614])
-def test_sums_of_narrow_floats_are_judged_in_f32(seed: int) -> None:
-    """f16 that nearly cancels; 4,608 of bf16, which stop growing at 256 on one device."""
-    assert judge(generate(seed), proofs=False, files=False).kinds == ["sensitive"]
+@pytest.mark.parametrize("seed, kinds", [
+    (90138, {"sensitive"}),  # sums of f16 that nearly cancel
+    (150614, {"sensitive"}),  # 4,608 of bf16, which stop growing at 256 on one device
+    (500103, {"sensitive"}),  # the cosine of sums of 49,000 f32
+    (500343, {"sign of zero"}),  # arctan2 of a -0.0 that is looked up in a split dim
+])  # fmt: skip
+def test_how_floats_round_is_no_fault_of_a_plan(seed: int, kinds: set[str]) -> None:
+    assert set(judge(generate(seed), proofs=False, files=False).kinds) == kinds
+
+
+@pytest.mark.parametrize("entry, kind", [(0, "sign of zero"), (1, "numbers")])
+def test_only_a_zero_that_is_looked_up_may_have_another_sign(entry: int, kind: str) -> None:
+    """The angle is pi for 0.0 and -pi for -0.0; that of 1.0 stays wrong."""
+    source = f"def program(i):\n    x = jnp.array([-0.0, 1.0])[{entry}:{entry + 1}]"
+    case = Case(
+        seed=0, source=f"{source}\n    return jnp.arctan2(x, -1.0) + i",
+        arguments=(Argument("i", (1,), "float32", 0, 1),), mesh={"x": 2}, device="h100",
+        how="found",
+    )  # fmt: skip
+    result = case.inputs()[0] + np.float32(np.pi)
+    assert [k for k, _ in wrong_numbers(case, case.function(), [result])] == [kind]
 
 
 def test_widened_programs_have_no_narrow_floats() -> None:
-    """The judge of sums of f16 that nearly cancel: the same program in f32."""
+    """The judge of sums of f16 that nearly cancel: the same program in f32, and in f64."""
     case = generate(90138)
-    wide = case.widened()
+    wide, widest = case.widened()
     assert "float16" in {a.dtype for a in case.arguments}
     assert {a.dtype for a in wide.arguments} == {"float32", "int32"}
-    assert "float16" not in wide.source and wide.widened() == wide
+    assert "float16" not in wide.source and wide.widened() == [widest]
+    assert {a.dtype for a in widest.arguments} == {"float64", "int32"} and widest.x64
+    assert widest.widened() == []
