@@ -370,7 +370,8 @@ class Plan:
         `run` also compares results with the unsharded function's: on random arguments, with
         indices in and out of range, or on your own, `args=(params, batch)`, as in a call.
         `progress=print` is told every few seconds how long the compiler has been at it. Compilers
-        of targets run in a child process and are ended after `timeout` seconds, by default an hour.
+        run in a child process, all but those for accelerators of this process, and are ended after
+        `timeout` seconds, by default an hour.
         """
         from shardwright.referee.verify import reporting, verify_plan
 

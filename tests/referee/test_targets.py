@@ -24,8 +24,12 @@ from shardwright._jax.compiling import Portable
 from shardwright.errors import ShardwrightError
 from shardwright.mesh import Mesh
 from shardwright.referee import process
-from shardwright.referee.compiled import involuntary_remats, totals
-from shardwright.referee.host_child import compile_in_child
+from shardwright.referee.compiled import (
+    involuntary_remats,
+    read_collectives,
+    read_memory,
+    totals,
+)
 from shardwright.referee.messages import Request
 from shardwright.referee.process import _environment, ask
 from shardwright.referee.targets import (
@@ -34,7 +38,6 @@ from shardwright.referee.targets import (
     devices_of,
     parse_target,
     run_each,
-    run_for,
 )
 
 pytestmark = pytest.mark.slow  # in all: it starts processes
@@ -165,12 +168,28 @@ def test_a_missing_extra_is_named(
     assert error.value.facts["try"] == f"pip install shardwright{extra}"
 
 
-def test_this_process_and_a_child_compile_the_same_program() -> None:
-    here = compile_for(parse_target(None), build, shapes(), mesh=MESH)
-    child, _ = compile_in_child(build, shapes(), MESH, 8)
-    assert child.memory == here.memory
-    there = compile_for(parse_target("cpu:8"), build, shapes(), mesh=MESH)  # in this process
-    assert totals(there.collectives) == totals(here.collectives)
+def here(build: Any, args: tuple) -> Any:
+    """(results, what was compiled) as plain JAX has them in this process."""
+    mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(*MESH.values()), tuple(MESH))
+    jitted = build(mesh)
+    compiled = jitted.lower(*args).compile()
+    shaped = any(isinstance(x, jax.ShapeDtypeStruct) for x in jax.tree.leaves(args))
+    return None if shaped else jitted(*args), compiled
+
+
+def there(build: Any, args: tuple, target: str | None = None) -> Any:
+    """(results, what was compiled) of a target, in a child of this process."""
+    mesh = WIDE if target == "cpu:16" else MESH
+    (results,), compiled = run_each(parse_target(target), build, [args], mesh=mesh)
+    return results, compiled
+
+
+@pytest.mark.parametrize("target", [None, "cpu:8"])
+def test_this_process_and_a_child_compile_the_same_program(target: str | None) -> None:
+    _, alone = here(build, shapes())
+    child = compile_for(parse_target(target), build, shapes(), mesh=MESH)
+    assert child.memory == read_memory(alone)
+    assert totals(child.collectives) == totals(read_collectives(alone.as_text(), MESH))
 
 
 def test_a_child_compiles_for_more_devices_than_this_process_has() -> None:
@@ -188,14 +207,14 @@ def test_a_child_compiles_for_more_devices_than_this_process_has() -> None:
 
 
 def test_a_child_runs_and_equals_this_process() -> None:
-    expected, _ = run_for(parse_target("cpu:8"), build, values(), mesh=MESH)
-    results, compiled = run_for(parse_target("cpu:16"), build, values(), mesh=WIDE)
+    expected, _ = here(build, values())
+    results, compiled = there(build, values(), "cpu:16")
     assert isinstance(results[0], State)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), results, expected)
     assert compiled.memory.alias_bytes
 
 
-def test_warnings_come_back_from_here_and_from_a_child() -> None:
+def test_warnings_come_back_from_a_child() -> None:
     @functools.cache
     def reshards(mesh: Any) -> Any:
         rows, columns = (NamedSharding(mesh, P(*s)) for s in [("data", None), (None, "model")])
@@ -207,11 +226,9 @@ def test_warnings_come_back_from_here_and_from_a_child() -> None:
         return jax.jit(fn, in_shardings=rows, out_shardings=columns)
 
     args = (jax.ShapeDtypeStruct((16, 16), jnp.float32),)
-    here = compile_for(parse_target("cpu:8"), reshards, args, mesh=MESH)
-    again = compile_for(parse_target("cpu:8"), reshards, args, mesh=MESH)  # not from a cache
-    assert involuntary_remats(again.stderr) == 1
-    _, printed = compile_in_child(reshards, args, MESH, 8)
-    assert involuntary_remats(printed) == involuntary_remats(here.stderr) == 1
+    for _ in range(2):  # the second does not come from a cache
+        child = compile_for(parse_target("cpu:8"), reshards, args, mesh=MESH)
+        assert involuntary_remats(child.stderr) == 1
 
 
 def test_a_child_takes_keys_static_arguments_and_narrow_types() -> None:
@@ -230,11 +247,11 @@ def test_a_child_takes_keys_static_arguments_and_narrow_types() -> None:
         )
 
     args = (jax.random.key(0), 2, np.ones((16, 8), jnp.bfloat16))
-    here, _ = run_for(parse_target("cpu:8"), noisy, args, mesh=MESH)
-    there, _ = run_for(parse_target("cpu:16"), noisy, args, mesh=WIDE)
-    assert there[1].dtype == jnp.bfloat16
-    np.testing.assert_array_equal(there[0], here[0])
-    np.testing.assert_array_equal(there[1], here[1])
+    (key, array), _ = here(noisy, args)
+    results, _ = there(noisy, args, "cpu:16")
+    assert results[1].dtype == jnp.bfloat16
+    np.testing.assert_array_equal(results[0], jax.random.key_data(key))
+    np.testing.assert_array_equal(results[1], array)
 
 
 def test_shardings_left_open_are_the_compilers_choice_in_a_child_too() -> None:
@@ -243,10 +260,10 @@ def test_shardings_left_open_are_the_compilers_choice_in_a_child_too() -> None:
         return jax.jit(lambda x: jnp.sin(x) * 2, in_shardings=rows)
 
     args = (np.ones((16, 8), np.float32),)
-    here, compiled = run_for(parse_target("cpu:8"), open_result, args, mesh=MESH)
-    there, child = run_for(parse_target("cpu:16"), open_result, args, mesh=WIDE)
-    np.testing.assert_array_equal(there, here)
-    assert compiled.memory.output_bytes == child.memory.output_bytes == 16 * 8 // 4 * F32
+    alone, compiled = here(open_result, args)
+    result, child = there(open_result, args, "cpu:16")
+    np.testing.assert_array_equal(result, alone)
+    assert read_memory(compiled).output_bytes == child.memory.output_bytes == 16 * 8 // 4 * F32
     assert child.collectives == []
 
 
@@ -300,9 +317,29 @@ def test_a_program_that_is_none_is_reported_with_the_end_of_the_traceback() -> N
 def test_a_limit_is_kept_by_targets_that_this_process_could_compile_for_too() -> None:
     with pytest.raises(ShardwrightError, match=r"cpu:8 was not done after 0\.01 s"):
         compile_for(parse_target("cpu:8"), build, shapes(), mesh=MESH, timeout=0.01)
-    with pytest.raises(ShardwrightError, match="compiled in this process") as here:
+    with pytest.raises(ShardwrightError, match=r"for cpu:8 was not done after 0\.01 s"):
+        compile_for(parse_target(None), build, shapes(), mesh=MESH, timeout=0.01)
+
+
+def test_accelerators_of_this_process_have_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their programs are compiled here, and nothing here can be ended."""
+    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
+    with pytest.raises(ShardwrightError, match="compiled in it") as error:
         compile_for(parse_target(None), build, shapes(), mesh=MESH, timeout=60)
-    assert here.value.facts["try"].startswith("target cpu:8")
+    assert error.value.facts["try"].startswith("target cpu:8")
+
+
+def test_one_child_answers_until_it_is_ended() -> None:
+    """A child that dies takes one request with it; the next is another's."""
+    process._end_idle()
+    compile_for(parse_target(None), build, shapes(), mesh=MESH)
+    (child,) = process._IDLE.values()
+    compile_for(parse_target(None), build, shapes(), mesh=MESH)
+    assert child in process._IDLE.values()
+    with pytest.raises(ShardwrightError, match="failed: 1"):
+        ask(SILENT)
+    assert child not in process._IDLE.values() and child.process.returncode is not None
+    compile_for(parse_target(None), build, shapes(), mesh=MESH)
 
 
 def test_a_compiler_does_not_outlive_who_asked() -> None:
@@ -313,14 +350,14 @@ def test_a_compiler_does_not_outlive_who_asked() -> None:
         "child.LOOK_S = 0.1\n"
         "child.answer = lambda request: __import__('time').sleep(60)\n"
         "open(sys.argv[1], 'w').write(str(os.getpid()))\n"
-        "child.main(sys.argv[2], 'unused')\n"
+        "child.main(sys.argv[2], 'unused', '1')\n"
     )
     with tempfile.TemporaryDirectory() as folder:
         pid, request = Path(folder, "pid"), Path(folder, "request")
         request.write_bytes(pickle.dumps(SILENT))
         inner = [sys.executable, "-c", code, str(pid), str(request)]
         parent = subprocess.Popen(
-            [sys.executable, "-c", f"import subprocess; subprocess.run({inner!r})"],
+            [sys.executable, "-c", f"import subprocess; subprocess.run({inner!r}, input=b'\\n')"],
             env=_environment("cpu:8"),
         )
         while not pid.exists() or not pid.read_text():
@@ -346,12 +383,13 @@ def test_a_program_that_calls_back_compiles_in_a_child_but_does_not_run() -> Non
     args = (np.ones((16,), np.float32),)
     assert compile_for(parse_target("cpu:16"), prints, args, mesh=WIDE).memory.argument_bytes == 16
     with pytest.raises(ShardwrightError, match="calls back into Python"):
-        run_for(parse_target("cpu:16"), prints, args, mesh=WIDE)
+        there(prints, args, "cpu:16")
+    assert there(prints, args)[0].sum() == 32  # here it does
 
 
 def test_only_here_and_on_hosts_can_programs_run() -> None:
     with pytest.raises(ShardwrightError, match="can compile but not run"):
-        run_for(parse_target("cuda:h100:8"), build, values(), mesh=MESH)
+        there(build, values(), "cuda:h100:8")
 
 
 @pytest.mark.parametrize("given, count, threads", [

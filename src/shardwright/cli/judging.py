@@ -87,7 +87,7 @@ def _again(saved: Plan, call: TargetCall) -> Plan:
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SECONDS",
-    help="End the compiler of --target after so long; an hour if not given.",
+    help="End the compiler after so long; an hour if not given.",
 )
 @json_option
 def verify(

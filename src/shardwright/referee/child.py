@@ -1,7 +1,8 @@
 """Compile, and perhaps run, a StableHLO program in a process of its own.
 
-Started by `shardwright.referee.process` as `python -m shardwright.referee.child REQUEST REPLY`.
-A compiler may crash or hang, and takes only this process with it; and a process can choose its
+`shardwright.referee.process` starts it with the files of requests and replies, and a descriptor: a
+byte on standard input says that there is a request, one on the descriptor that there is a reply. A
+compiler may crash or hang, and takes only this process with it; and a process can choose its
 number of host devices only before JAX starts.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import select
 import sys
 import threading
 import time
@@ -25,6 +27,7 @@ from shardwright.referee.messages import Reply, Request
 from shardwright.referee.topologies import all_devices, parse_target
 
 LOOK_S = 1.0  # how often a child looks whether its parent is still there
+IDLE_S = 120.0  # after which a child that is asked nothing ends, and gives its memory back
 
 
 def compiled(compile_program: Callable[[], compiling.Executable]) -> tuple[Any, Reply]:
@@ -56,11 +59,13 @@ def end_with_parent(parent: int) -> None:
     os._exit(1)
 
 
-def main(request_path: str, reply_path: str) -> int:
-    """The exit code after answering the request in one file with a reply in another."""
+def main(request_path: str, reply_path: str, done: str) -> int:
+    """The exit code after answering requests in one file with replies in another."""
     threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
-    request = pickle.loads(Path(request_path).read_bytes())
-    Path(reply_path).write_bytes(pickle.dumps(answer(request)))
+    while select.select([sys.stdin], [], [], IDLE_S)[0] and os.read(sys.stdin.fileno(), 1):
+        request = pickle.loads(Path(request_path).read_bytes())
+        Path(reply_path).write_bytes(pickle.dumps(answer(request)))
+        os.write(int(done), b"\n")
     return 0
 
 

@@ -21,6 +21,10 @@ from shardwright.referee.messages import Reply, Request
 from shardwright.referee.process import ask
 
 
+class CallsBack(ShardwrightError):
+    """A program that calls Python of this process can only run in it."""
+
+
 def compile_in_child(
     build: Callable[[Any], Any],
     args: tuple[Any, ...],
@@ -36,7 +40,7 @@ def compile_in_child(
     inputs, shapes = [], []
     if runs:
         if compiling.calls_back(lowered):
-            raise ShardwrightError(
+            raise CallsBack(
                 "a program that calls back into Python cannot run in a child process",
                 try_="start Python with XLA_FLAGS=--xla_force_host_platform_device_count="
                 f"{device_count}, or remove debug prints and callbacks",

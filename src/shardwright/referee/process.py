@@ -1,17 +1,22 @@
-"""Asks a child process to compile: one that dies or hangs is an error with its last words."""
+"""Asks a child process to compile: one that dies or hangs is an error with its last words.
+
+A child that compiles for a host waits a while for the next request: it takes seconds to start.
+"""
 
 from __future__ import annotations
 
+import atexit
 import os
 import pickle
 import re
+import select
 import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Hashable
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
 
 from shardwright.errors import ShardwrightError
 from shardwright.referee.messages import Reply, Request
@@ -23,45 +28,90 @@ TIMEOUT_S = 3600.0
 LAST_LINES = 6  # of what a child printed, in an error
 COMMAND = (sys.executable, "-m", "shardwright.referee.child")
 
+Key = tuple[Hashable, ...]
+_IDLE: dict[Key, Child] = {}  # host compilers that wait for another request
+
 
 def ask(request: Request, timeout: float | None = None) -> tuple[Reply, str]:
     """(the child's reply, what it printed); after `timeout` seconds it is ended."""
     limit_s = TIMEOUT_S if timeout is None else timeout
-    with tempfile.TemporaryDirectory(prefix="shardwright-") as folder:
-        asked, replied, printed = (Path(folder, n) for n in ("request", "reply", "printed"))
-        asked.write_bytes(pickle.dumps(request))
-        with printed.open("wb") as output:  # a file: it has what was printed before an end
-            code = _run([*COMMAND, str(asked), str(replied)], request.target, output, limit_s)
-        said = printed.read_text(errors="replace")
-        if code is None:
+    environment = _environment(request.target)
+    key = (COMMAND, *sorted(environment.items()))
+    child = _IDLE.pop(key, None)
+    if child is None or child.process.poll() is not None:
+        child = Child(environment)
+    try:
+        reply, said = child.answer(request, limit_s)
+    except BaseException:
+        child.end()
+        raise
+    if parse_target(request.target).platform == "cpu" and key not in _IDLE:
+        _IDLE[key] = child
+    else:  # compilers of accelerators hold gigabytes, and another thread's may wait already
+        child.end()
+    return reply, said
+
+
+@atexit.register
+def _end_idle() -> None:
+    while _IDLE:
+        _IDLE.popitem()[1].end()
+
+
+class Child:
+    """A process that answers one request after the other, through files in a folder of its own."""
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="shardwright-")
+        self._request, self._reply, self._printed = (
+            Path(self._folder.name, name) for name in ("request", "reply", "printed")
+        )
+        done, says_done = os.pipe()
+        self._done = open(done, "rb", buffering=0)  # noqa: SIM115  as long as the child lives
+        with self._printed.open("wb") as output:  # a file: it has what was printed before an end
+            self.process = subprocess.Popen(
+                [*COMMAND, str(self._request), str(self._reply), str(says_done)], env=environment,
+                stdin=subprocess.PIPE, stdout=output, stderr=output, pass_fds=(says_done,),
+                start_new_session=True,  # with processes of its own: a compiler calls an assembler
+            )  # fmt: skip
+        os.close(says_done)
+
+    def answer(self, request: Request, limit_s: float) -> tuple[Reply, str]:
+        """(the reply, what was printed meanwhile)."""
+        before = self._printed.stat().st_size
+        self._request.write_bytes(pickle.dumps(request))
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError):  # it has ended: said below
+            self.process.stdin.write(b"\n")
+            self.process.stdin.flush()
+        in_time = bool(select.select([self._done], [], [], limit_s)[0])
+        answered = in_time and self._done.read(1)  # nothing is read where it has ended
+        said = self._printed.read_bytes()[before:].decode(errors="replace")
+        if not in_time:
             raise ShardwrightError(
                 f"the compiler for {request.target} was not done after {limit_s:g} s and was ended",
                 said=_last(said),
                 try_="timeout= for more seconds, or a smaller program: fewer layers or devices",
             )
-        if code or not replied.exists():
+        if not answered:
+            code = self.process.wait()
             how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"failed: {code}"
             raise ShardwrightError(
                 f"the process that compiles for {request.target} {how}", said=_last(said)
             )
-        reply: Reply = pickle.loads(replied.read_bytes())
+        reply: Reply = pickle.loads(self._reply.read_bytes())
         return reply, said
 
-
-def _run(command: list[str], target: str, output: IO[bytes], limit_s: float) -> int | None:
-    """The exit code of a command; None when it had to be ended."""
-    child = subprocess.Popen(
-        command, env=_environment(target), stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-        start_new_session=True,  # with processes of its own: a compiler calls an assembler
-    )  # fmt: skip
-    try:
-        return child.wait(limit_s)
-    except subprocess.TimeoutExpired:
-        return None
-    finally:
+    def end(self) -> None:
+        """Ends the process and those that it has started."""
         with suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self._done.close()
+        if self.process.stdin:
+            with suppress(BrokenPipeError):
+                self.process.stdin.close()
+        self._folder.cleanup()
 
 
 def _last(text: str) -> str | None:

@@ -1,7 +1,7 @@
-"""Compile a sharded function for a target, in this process or in a child.
+"""Compile a sharded function for a target, in a child process with a time limit or in this one.
 
-The devices of this process are its own: what is compiled for them is compiled here, as `plan.jit`
-would. Everything else can crash or hang without harm, in a child process with a time limit.
+A compiler may crash or hang, and takes only a child with it. Accelerators of this process are its
+own: what is compiled for them is compiled here, as `plan.jit` would.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from shardwright.referee.compiled import (
     read_collectives,
 )
 from shardwright.referee.host_arrays import to_host
-from shardwright.referee.host_child import compile_in_child, without_devices
+from shardwright.referee.host_child import CallsBack, compile_in_child, without_devices
 from shardwright.referee.messages import Reply, Request
 from shardwright.referee.process import ask
 from shardwright.referee.topologies import Target, devices_of, parse_target
 
 __all__ = [
     "Build", "Compiled", "OutOfMemory", "Target", "compile_for", "devices_of", "parse_target",
-    "run_each", "run_for",
+    "run_each",
 ]  # fmt: skip
 
 # A function from a mesh (jax Mesh or AbstractMesh) to a jitted function with its shardings set.
@@ -73,8 +73,7 @@ def compile_for(
     process is ended, an hour by default.
     """
     mesh = Mesh.of(mesh)
-    if _needs_host_child(target, mesh, timeout):
-        count = _host_count(target, mesh)
+    if count := _host_devices(target, mesh, timeout):
         return _compiled(
             target, mesh, *compile_in_child(build, args, mesh.shape, count, timeout=timeout)
         )
@@ -85,14 +84,6 @@ def compile_for(
         return _compiled(target, mesh, *_compile_here(lowered))
     reply, printed = _compile_without_devices(target, lowered, timeout)
     return _compiled(target, mesh, reply, err.text + printed)
-
-
-def run_for(
-    target: Target, build: Build, args: tuple[Any, ...], *, mesh: Mapping[str, int] | Mesh
-) -> tuple[Any, Compiled]:
-    """(results as host arrays, Compiled) of running `build(mesh)` on these host arrays."""
-    (results,), compiled = run_each(target, build, [args], mesh=mesh)
-    return results, compiled
 
 
 def run_each(
@@ -109,12 +100,15 @@ def run_each(
         raise ShardwrightError(
             f"{target} can compile but not run without the hardware", try_="run=False"
         )
-    if _needs_host_child(target, mesh, timeout):
-        count = _host_count(target, mesh)
-        reply, printed = compile_in_child(
-            build, runs[0], mesh.shape, count, runs=runs, timeout=timeout
-        )
-        return reply.outputs, _compiled(target, mesh, reply, printed)
+    if count := _host_devices(target, mesh, timeout):
+        try:
+            reply, printed = compile_in_child(
+                build, runs[0], mesh.shape, count, runs=runs, timeout=timeout
+            )
+            return reply.outputs, _compiled(target, mesh, reply, printed)
+        except CallsBack:
+            if mesh.size > len(jax.devices("cpu")):
+                raise
     jitted = build(_jax_mesh(target, mesh))
     made = _compiled(target, mesh, *_compile_here(jitted.lower(*runs[0])))
     # The jitted function places host arrays itself; the executable would refuse them.
@@ -180,25 +174,26 @@ def _jax_mesh(target: Target, mesh: Mesh) -> jax.sharding.Mesh:
     return jax.sharding.Mesh(devices_of(target, mesh), mesh.names)
 
 
-def _needs_host_child(target: Target, mesh: Mesh, timeout: float | None) -> bool:
-    """Whether host devices of another process are needed: this one has too few, or no limit."""
-    if target.platform == "current" and timeout is not None:
+def _host_devices(target: Target, mesh: Mesh, timeout: float | None) -> int:
+    """The host devices of a child process that compiles for a target; 0 where it is done here."""
+    if target.platform == "cpu":
+        (count,), needed = target.shape, mesh.size
+        if needed > count:
+            raise ShardwrightError(
+                f"a {'x'.join(map(str, mesh.sizes))} mesh needs {needed} devices, {target} has"
+                f" {count}",
+                try_=f"target cpu:{needed}",
+            )
+        return count
+    if target.platform != "current":
+        return 0
+    if jax.default_backend() == "cpu" and jax.process_count() == 1:
+        here = len(jax.devices())
+        return here if mesh.size <= here else 0  # too few is an error
+    if timeout is not None:
         raise ShardwrightError(
-            "what is compiled for the current devices is compiled in this process, which cannot be"
-            " ended",
+            "what is compiled for the accelerators of this process is compiled in it, and it cannot"
+            " be ended",
             try_=f"target cpu:{mesh.size}, whose compiler runs in a child process",
         )
-    if target.platform != "cpu":
-        return False
-    return timeout is not None or len(jax.devices("cpu")) < _host_count(target, mesh)
-
-
-def _host_count(target: Target, mesh: Mesh) -> int:
-    """The devices of a cpu target, checked against the mesh."""
-    (count,), needed = target.shape, mesh.size
-    if needed > count:
-        raise ShardwrightError(
-            f"a {'x'.join(map(str, mesh.sizes))} mesh needs {needed} devices, {target} has {count}",
-            try_=f"target cpu:{needed}",
-        )
-    return count
+    return 0
