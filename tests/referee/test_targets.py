@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -385,6 +386,40 @@ def test_a_program_that_calls_back_compiles_in_a_child_but_does_not_run() -> Non
     with pytest.raises(ShardwrightError, match="calls back into Python"):
         there(prints, args, "cpu:16")
     assert there(prints, args)[0].sum() == 32  # here it does
+
+
+def test_a_child_finds_lapack() -> None:
+    """JAX looks its functions up when it lowers a call, which a child does not."""
+
+    def factorised(mesh: Any) -> Any:
+        rows = NamedSharding(mesh, P("data"))
+        return jax.jit(jnp.linalg.cholesky, in_shardings=rows, out_shardings=rows)
+
+    result, _ = there(factorised, (np.stack([np.eye(8, dtype=np.float32)] * 8),))
+    assert result.sum() == 64
+
+
+def test_what_only_this_process_knows_is_compiled_in_it() -> None:
+    @custom_partitioning
+    def double(x):
+        return x * 2
+
+    double.def_partition(
+        partition=lambda mesh, args, result: (
+            mesh, lambda x: x * 2, args[0].sharding, (args[0].sharding,)
+        ),
+        sharding_rule="i j -> i j",
+    )  # fmt: skip
+
+    def doubled(mesh: Any) -> Any:
+        rows = NamedSharding(mesh, P("data"))
+        return jax.jit(lambda x: double(x), in_shardings=rows, out_shardings=rows)
+
+    args = (np.ones((16, 16), np.float32),)
+    assert there(doubled, args)[0].sum() == 512
+    assert compile_for(parse_target(None), doubled, args, mesh=MESH).collectives == []
+    with pytest.raises(ShardwrightError, match="calls a custom_partitioning cannot be"):
+        there(doubled, args, "cpu:16")
 
 
 def test_only_here_and_on_hosts_can_programs_run() -> None:

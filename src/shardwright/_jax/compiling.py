@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax._src import compiler
+from jax._src import compiler, dispatch
 from jax._src.interpreters import mlir, pxla
+from jax._src.lax import linalg
 from jax._src.lib import xla_client
 from jax._src.lib.mlir import ir
 from jax._src.sharding_impls import GSPMDSharding
@@ -47,8 +48,36 @@ def calls_back(lowered: Any) -> bool:
     return bool(compile_args["host_callbacks"] or compile_args["keepalive"])
 
 
+# What any process with JAX can compile for a host: calls of XLA's own, of JAX's and of LAPACK.
+_COMMON_CALLS = (
+    "Sharding", "SPMD", "xla.", "xla_", "mhlo.", "annotate_device_placement", "TopK", "lapack_",
+)  # fmt: skip
+
+
+def lowered_for_hosts(traced: Any) -> Any:
+    """A traced function lowered for hosts, on a mesh without devices; None where it needs them."""
+    if dispatch.jaxpr_has_prim_requiring_devices(traced.jaxpr.jaxpr):
+        return None  # custom_partitioning
+    return traced.lower(lowering_platforms=("cpu",))
+
+
+def own_calls(lowered: Any) -> list[str]:
+    """The custom calls of a lowered program that another process may not know."""
+    found: list[str] = []
+
+    def note(op: Any) -> Any:
+        if op.name == "stablehlo.custom_call":
+            found.append(ir.StringAttr(op.attributes["call_target_name"]).value)
+        return ir.WalkResult.ADVANCE
+
+    lowered.compiler_ir("stablehlo").operation.walk(note)
+    return sorted({name for name in found if not name.startswith(_COMMON_CALLS)})
+
+
 def compile_portable(program: Portable, devices: list[Any]) -> Executable:
     """The executable of a program for devices that this process knows."""
+    if b"lapack_" in program.module:  # JAX looks its functions up when it lowers a call
+        linalg.initialize_lapack()
     with mlir.make_ir_context():
         module = ir.Module.parse(program.module)
         return _compile(devices[0].client, module, devices, program.propagate, program.options, [])

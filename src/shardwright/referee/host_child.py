@@ -21,8 +21,8 @@ from shardwright.referee.messages import Reply, Request
 from shardwright.referee.process import ask
 
 
-class CallsBack(ShardwrightError):
-    """A program that calls Python of this process can only run in it."""
+class OnlyHere(ShardwrightError):
+    """A program that calls what only this process has."""
 
 
 def compile_in_child(
@@ -36,14 +36,20 @@ def compile_in_child(
 ) -> tuple[Reply, str]:
     """(the child's reply for `build(AbstractMesh)`, what it printed); results of each of `runs`."""
     jitted = build(jax.sharding.AbstractMesh(tuple(mesh.values()), tuple(mesh)))
-    lowered = jitted.trace(*without_devices(args)).lower(lowering_platforms=("cpu",))
+    lowered = compiling.lowered_for_hosts(jitted.trace(*without_devices(args)))
     inputs, shapes = [], []
+    enough = f"start Python with XLA_FLAGS=--xla_force_host_platform_device_count={device_count}"
+    own = ["a custom_partitioning"] if lowered is None else compiling.own_calls(lowered)
+    if own:
+        raise OnlyHere(
+            f"a program that calls {', '.join(own)} cannot be compiled in a child process",
+            try_=f"{enough}, or leave the call out",
+        )
     if runs:
         if compiling.calls_back(lowered):
-            raise CallsBack(
+            raise OnlyHere(
                 "a program that calls back into Python cannot run in a child process",
-                try_="start Python with XLA_FLAGS=--xla_force_host_platform_device_count="
-                f"{device_count}, or remove debug prints and callbacks",
+                try_=f"{enough}, or remove debug prints and callbacks",
             )
         infos = jax.tree.leaves(lowered.args_info, is_leaf=lambda x: hasattr(x, "donated"))
         kept = compiling.kept_arguments(lowered)

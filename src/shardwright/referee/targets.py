@@ -6,7 +6,8 @@ own: what is compiled for them is compiled here, as `plan.jit` would.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +24,7 @@ from shardwright.referee.compiled import (
     read_collectives,
 )
 from shardwright.referee.host_arrays import to_host
-from shardwright.referee.host_child import CallsBack, compile_in_child, without_devices
+from shardwright.referee.host_child import OnlyHere, compile_in_child, without_devices
 from shardwright.referee.messages import Reply, Request
 from shardwright.referee.process import ask
 from shardwright.referee.topologies import Target, devices_of, parse_target
@@ -74,9 +75,9 @@ def compile_for(
     """
     mesh = Mesh.of(mesh)
     if count := _host_devices(target, mesh, timeout):
-        return _compiled(
-            target, mesh, *compile_in_child(build, args, mesh.shape, count, timeout=timeout)
-        )
+        with _unless_only_here(mesh):
+            made = compile_in_child(build, args, mesh.shape, count, timeout=timeout)
+            return _compiled(target, mesh, *made)
     jitted = build(_jax_mesh(target, mesh))
     with captured_stderr() as err:
         lowered = jitted.lower(*without_devices(args))
@@ -101,18 +102,25 @@ def run_each(
             f"{target} can compile but not run without the hardware", try_="run=False"
         )
     if count := _host_devices(target, mesh, timeout):
-        try:
+        with _unless_only_here(mesh):
             reply, printed = compile_in_child(
                 build, runs[0], mesh.shape, count, runs=runs, timeout=timeout
             )
             return reply.outputs, _compiled(target, mesh, reply, printed)
-        except CallsBack:
-            if mesh.size > len(jax.devices("cpu")):
-                raise
     jitted = build(_jax_mesh(target, mesh))
     made = _compiled(target, mesh, *_compile_here(jitted.lower(*runs[0])))
     # The jitted function places host arrays itself; the executable would refuse them.
     return [jax.tree.map(to_host, jitted(*args)) for args in runs], made
+
+
+@contextmanager
+def _unless_only_here(mesh: Mesh) -> Iterator[None]:
+    """Goes on in this process with a program that calls what only it has, if there are devices."""
+    try:
+        yield
+    except OnlyHere:
+        if mesh.size > len(jax.devices("cpu")):
+            raise
 
 
 def _compile_here(lowered: Any) -> tuple[Reply, str]:
