@@ -57,7 +57,7 @@ _COMMON_CALLS = (
 def lowered_for_hosts(traced: Any) -> Any:
     """A traced function lowered for hosts, on a mesh without devices; None where it needs them."""
     if dispatch.jaxpr_has_prim_requiring_devices(traced.jaxpr.jaxpr):
-        return None  # custom_partitioning
+        return None  # custom_partitioning, some callbacks
     return traced.lower(lowering_platforms=("cpu",))
 
 

@@ -39,7 +39,8 @@ def compile_in_child(
     lowered = compiling.lowered_for_hosts(jitted.trace(*without_devices(args)))
     inputs, shapes = [], []
     enough = f"start Python with XLA_FLAGS=--xla_force_host_platform_device_count={device_count}"
-    own = ["a custom_partitioning"] if lowered is None else compiling.own_calls(lowered)
+    needs_devices = ["a callback or a custom_partitioning"]
+    own = needs_devices if lowered is None else compiling.own_calls(lowered)
     if own:
         raise OnlyHere(
             f"a program that calls {', '.join(own)} cannot be compiled in a child process",
