@@ -62,12 +62,3 @@ def _convert(op: OpShape) -> Rule:
     )
     to_bool = op.results[0].dtype == np.bool_
     return elementwise(op, unit=NOTHING, work=0.0, linear=() if rounds or to_bool else (0,))
-
-
-@register("bitcast_convert_type")
-def _bitcast(op: OpShape) -> Rule:
-    # A wider element is the innermost dim of narrower ones: that dim needs replication.
-    rank = min(len(op.operands[0].shape), len(op.results[0].shape))
-    operand = [d if d < rank else "bits" for d in range(len(op.operands[0].shape))]
-    result = [d if d < rank else "bits" for d in range(len(op.results[0].shape))]
-    return einsum(op, [operand], [result], replicate=["bits"], unit=NOTHING, work=0.0, fusible=True)

@@ -167,18 +167,15 @@ def choose(op: OpClass, stored: Sequence[Placement], prices: Prices) -> Choice:
         led = candidate(op, claimed(op.slots[op.rule.leader], stored[op.rule.leader]), prices)
         if led is not None:
             return _choice(op, led, stored, prices)
-    options = _options(op, stored, prices.axis_sizes)
-    fixed = manual_claims(op, prices) if op.rule.manual else {}
-    for axis, atom in fixed.items():
-        options[axis] = [atom] if atom != REPLICATED else []
-    first = tuple([o[0] if o else REPLICATED for o in options])
-    if max(map(len, options)) <= 1 and all([a == REPLICATED or op.kinds[a] == PASS for a in first]):  # noqa: C419
+    options = _options(op, stored, prices)
+    first = tuple([o[0] for o in options])
+    if max(map(len, options)) <= 2 and all([a == REPLICATED or op.kinds[a] == PASS for a in first]):  # noqa: C419
         still = candidate(op, first, prices)
         if still is not None and [*still.needs, *still.produced] == list(stored):
             return _choice(op, still, stored, prices)  # nothing moves: nothing is cheaper
     best, best_s = None, float("inf")
     for one in _candidates(op, options, prices):
-        if one.compute_s < best_s and all(one.claims[a] == atom for a, atom in fixed.items()):
+        if one.compute_s < best_s:
             seconds = _seconds(op, one, stored, prices, best_s)
             if seconds < best_s - 1e-15:  # a femtosecond: what is less apart is a tie
                 best, best_s = one, seconds
@@ -248,20 +245,21 @@ def result_s(op: OpClass, n: int, one: Candidate, want: Placement, routes: Route
     return seconds / op.trips if one.sum_axes[n] and one.produced[n] == want else seconds
 
 
-def _options(
-    op: OpClass, stored: Sequence[Placement], axis_sizes: Sequence[int]
-) -> list[list[int]]:
-    """For each axis the op atoms that some slot gives it, in the order of the slots.
+def _options(op: OpClass, stored: Sequence[Placement], prices: Prices) -> list[list[int]]:
+    """For each axis the op atoms that some slot gives it, in the order of the slots; REPLICATED.
 
     A dim that the op slices, concatenates or reverses cannot stay split: its axis may then split
     another dim while the op runs (`OpClass.detours`).
     """
-    options: list[list[int]] = [[] for _ in axis_sizes]
+    options: list[list[int]] = [[] for _ in prices.axis_sizes]
     for slot, placement in zip(op.slots, stored, strict=True):
         for a, j in enumerate(placement):
             if j != REPLICATED:
-                found = offered(op, slot, j, axis_sizes[a])
+                found = offered(op, slot, j, prices.axis_sizes[a])
                 options[a] += [k for k in found if k not in options[a]]
+    options = [[*one, REPLICATED] for one in options]
+    for axis, atom in manual_claims(op, prices).items() if op.rule.manual else ():
+        options[axis] = [atom]
     return options
 
 
@@ -278,14 +276,9 @@ def offered(op: OpClass, slot: Slot, atom: int, n: int) -> Sequence[int]:
 
 
 def _needed(slot: Slot, claims: Placement) -> Placement:
-    """The placement of a slot when the op is computed with these claims, memoised."""
-    known = slot.needed.get(claims)
-    if known is None:
-        known = slot.needed[claims] = tuple(
-            slot.to_op.index(c) if c != REPLICATED and c in slot.to_op else REPLICATED
-            for c in claims
-        )
-    return known
+    """The placement of a slot when the op is computed with these claims."""
+    atoms = {k: j for j, k in enumerate(slot.to_op) if k != NO_ATOM}
+    return tuple([atoms.get(c, REPLICATED) for c in claims])
 
 
 def _possible(op: OpClass, claims: Sequence[int], axis_sizes: Sequence[int]) -> bool:
@@ -332,14 +325,11 @@ def local_sizes(
 
 
 def _candidates(op: OpClass, options: list[list[int]], prices: Prices) -> list[Candidate]:
-    """Every possible candidate whose axes split one of their options or nothing; memoised."""
+    """Every possible candidate whose axes take one of their options; memoised."""
     key = tuple([tuple(o) for o in options])
     known = op.candidate_lists.get(key)
     if known is None:
-        every = [
-            candidate(op, claims, prices)
-            for claims in product(*[[*o, REPLICATED] for o in options])
-        ]
+        every = [candidate(op, claims, prices) for claims in product(*options)]
         known = op.candidate_lists[key] = [one for one in every if one is not None]
     return known
 

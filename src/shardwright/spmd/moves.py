@@ -41,13 +41,7 @@ def reshard(
     layout: Layout, stored: Placement, needed: Placement, axis_sizes: tuple[int, ...]
 ) -> list[Move]:
     """The moves from `stored` to `needed`."""
-    if stored == needed:
-        return []
-    used = _even_atoms(layout, stored, needed, axis_sizes)
-    if used is None:
-        return find_moves(layout, stored, needed, axis_sizes)
-    steps = _even_moves(*_numbered(used, stored, needed), axis_sizes)
-    return _sized(layout, used, steps)
+    return reductions(layout, stored, (), needed, axis_sizes)[0] if stored != needed else []
 
 
 def _even_atoms(
@@ -69,12 +63,6 @@ def _even_atoms(
     return list(splits)
 
 
-def _numbered(used: Sequence[int], *placements: Placement) -> list[Placement]:
-    """The placements with these atoms numbered."""
-    number = {j: i for i, j in enumerate(used)} | {REPLICATED: REPLICATED}
-    return [tuple([number[j] for j in placement]) for placement in placements]
-
-
 def _sized(
     layout: Layout, used: Sequence[int], steps: Sequence[tuple[Step, Placement]]
 ) -> list[Move]:
@@ -89,34 +77,19 @@ def _sized(
 
 
 @lru_cache(maxsize=1 << 16)
-def _even_moves(
-    stored: Placement, needed: Placement, axis_sizes: tuple[int, ...]
-) -> list[tuple[Step, Placement]]:
-    """The moves, and the placement after each, for dims that all axes divide."""
-    even, size = _even_layout(axis_sizes, stored, needed)
-    moves = find_moves(even, stored, needed, axis_sizes)
-    return [((m.kind, m.axes, size // m.bytes), m.after) for m in moves]
-
-
-@lru_cache(maxsize=1 << 16)
 def _even_reductions(
     produced: Placement, sum_axes: tuple[tuple[int, ...], ...], stored: Placement,
     axis_sizes: tuple[int, ...], at_once: bool, written_out: bool,
 ) -> list[list[tuple[Step, Placement]]]:  # fmt: skip
-    """The same of partial results, in each order (see `reductions`)."""
-    even, size = _even_layout(axis_sizes, produced, stored)
+    """The moves of `reductions`, and the placement after each, for dims that all axes divide."""
+    size = math.prod(axis_sizes)
+    dims = range(1 + max(*produced, *stored))
+    even = Layout(tuple([Atom(d, 0, size, 0, NO_BIT, 0) for d in dims]), 1, 1, False, False)
     orders = _find_reductions(
         even, produced, sum_axes, stored, axis_sizes, at_once=at_once, written_out=written_out
     )
-    return [[((m.kind, m.axes, size // m.bytes), m.after) for m in moves] for moves in orders]
-
-
-def _even_layout(axis_sizes: Sequence[int], *placements: Placement) -> tuple[Layout, int]:
-    """(a layout of dims that all axes divide, its bytes) for placements of numbered atoms."""
-    size = math.prod(axis_sizes)
-    dims = range(1 + max(map(max, placements)))
-    even = Layout(tuple([Atom(d, 0, size, 0, NO_BIT, 0) for d in dims]), 1, 1, False, False)
-    return even, size ** len(dims)
+    whole = size ** len(dims)
+    return [[((m.kind, m.axes, whole // m.bytes), m.after) for m in moves] for moves in orders]
 
 
 def find_moves(
@@ -307,17 +280,21 @@ def gather_and_pick(
 
 def reductions(
     layout: Layout, produced: Placement, sum_axes: Sequence[tuple[int, ...]], stored: Placement,
-    axis_sizes: tuple[int, ...], *, at_once: bool, written_out: bool,
+    axis_sizes: tuple[int, ...], *, at_once: bool = False, written_out: bool = False,
     across: Collection[int] = (),
 ) -> list[list[Move]]:  # fmt: skip
-    """The moves that turn partial results into `stored`, in each order (see `_find_reductions`)."""
+    """The moves that turn partial results into `stored`, in each order (see `_find_reductions`).
+
+    Without `sum_axes` results are complete, and only move.
+    """
     used = None if across else _even_atoms(layout, produced, stored, axis_sizes)
     if used is None:
         return _find_reductions(
             layout, produced, sum_axes, stored, axis_sizes, at_once=at_once,
             written_out=written_out, across=across,
         )  # fmt: skip
-    made, want = _numbered(used, produced, stored)
+    number = {j: i for i, j in enumerate(used)} | {REPLICATED: REPLICATED}
+    made, want = (tuple([number[j] for j in placement]) for placement in (produced, stored))
     orders = _even_reductions(made, tuple(sum_axes), want, axis_sizes, at_once, written_out)
     return [_sized(layout, used, steps) for steps in orders]
 
@@ -336,6 +313,8 @@ def _find_reductions(
     makes the sum explicit (`written_out`). Over axes `across` slices go parts of a sum that was
     scattered inside them, and is gathered inside them at last.
     """
+    if not sum_axes:
+        return [find_moves(layout, produced, stored, axis_sizes)]
     size = layout.local_bytes(produced, axis_sizes)
     early = [Move(ALL_REDUCE, axes, size, produced) for axes in sum_axes[:-1]]
     last = sum_axes[-1]

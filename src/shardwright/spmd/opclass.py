@@ -24,7 +24,6 @@ class Slot(NamedTuple):
     geometry: int  # layouts of the same geometry move alike
     to_op: tuple[int, ...]  # [value atoms] op atom, or NO_ATOM where the op takes the dim apart
     dtype: Any
-    needed: dict[Placement, Placement]  # claims of the op -> placement of the slot, as they occur
     unused: bool = False  # a result that nothing needs: it is neither summed nor moved
 
 
@@ -243,7 +242,7 @@ def _op_class(
                 for k in theirs:
                     splittable[k] = False
         geometry, dtype = layouts.geometry[number], program.values[value].dtype
-        return Slot(number, layout, geometry, tuple(to_op), dtype, {})
+        return Slot(number, layout, geometry, tuple(to_op), dtype)
 
     operands = tuple(
         slot(v, dims) for v, dims in zip(op.operands, op.rule.operands, strict=True) if v != LITERAL
