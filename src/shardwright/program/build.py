@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 from typing import Any
 
 import jax
@@ -96,9 +97,8 @@ class Builder:
         self.known = RuleCache()
         self.home = TOP
         self.remat = NO_REMAT
-        self.remats = 0
         self.custom = NO_CALL
-        self.customs = 0
+        self.calls = count(1)
 
     def new_value(self, aval: Any, op: int = NO_OP, path: str | None = None) -> int:
         """A new value of this abstract type."""
@@ -164,11 +164,9 @@ class Builder:
         """Inlines a call; ops remember the remat body and the function with own derivatives."""
         saved = self.remat, self.custom
         if eqn.primitive.name in REMATS:
-            self.remats += 1
-            self.remat = self.remats
+            self.remat = next(self.calls)
         if eqn.primitive.name in CUSTOM:
-            self.customs += 1
-            self.custom = self.customs
+            self.custom = next(self.calls)
         results = enter(self, called, operands, place)
         self.remat, self.custom = saved
         return results

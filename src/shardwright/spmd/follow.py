@@ -138,11 +138,6 @@ class Choice(NamedTuple):
     temp_bytes: int  # scratch, copies of operands, results before they are moved
     copied_bytes: tuple[int, ...]  # of those what may wait: the copies of each operand, as gathered
 
-    @property
-    def total_s(self) -> float:
-        """Seconds of compute and of all moves, once."""
-        return self.compute_s + sum(self.operand_s) + sum(self.result_s) + self.exchange_s
-
 
 SumAxes = tuple[tuple[int, ...], ...]  # the axes of each reduction, one after the other
 
