@@ -224,28 +224,25 @@ class Lowering:
         exits = [outlets.get(Port(number, i)) for i in range(len(jaxpr.outvars))]
 
         def run(*arrays: Any) -> list[Any]:
-            with self.mover.on_shards() if body.mesh else nullcontext():
-                return constrained(*arrays)
-
-        def constrained(*arrays: Any) -> list[Any]:
             """The results of the body on these arrays, moved as planned."""
-            given = [self.input(a, inlet) for a, inlet in zip(arrays, entries, strict=True)]
-            changes = None  # in a branch nothing goes round
-            if body.consts is not None:
-                fixed = given[: body.consts]
-                given[: body.consts] = [s._replace(invariant=True) for s in fixed]
-                changes = _largest([s.array for s in given[body.consts :]])
-            with self.mover.another_trace(changes):
-                out = enter(self, body.jaxpr, given, place.body(number))
-                for slot, outlet in zip(out, exits, strict=True):
-                    if slot.unreduced and outlet:
-                        outlet.left[:] = [slot.unreduced]
-                return [
-                    _jax.as_type(s.array, v.aval) if s.literal
-                    else s.array if outlet is None
-                    else self.operand(outlet.tie, outlet.number, s, place)
-                    for s, v, outlet in zip(out, jaxpr.outvars, exits, strict=True)
-                ]  # fmt: skip
+            with self.mover.on_shards() if body.mesh else nullcontext():
+                given = [self.input(a, inlet) for a, inlet in zip(arrays, entries, strict=True)]
+                changes = None  # a branch makes no trips
+                if body.consts is not None:
+                    fixed = given[: body.consts]
+                    given[: body.consts] = [s._replace(invariant=True) for s in fixed]
+                    changes = _largest([s.array for s in given[body.consts :]])
+                with self.mover.another_trace(changes):
+                    out = enter(self, body.jaxpr, given, place.body(number))
+                    for slot, outlet in zip(out, exits, strict=True):
+                        if slot.unreduced and outlet:
+                            outlet.left[:] = [slot.unreduced]
+                    return [
+                        _jax.as_type(s.array, v.aval) if s.literal
+                        else s.array if outlet is None
+                        else self.operand(outlet.tie, outlet.number, s, place)
+                        for s, v, outlet in zip(out, jaxpr.outvars, exits, strict=True)
+                    ]  # fmt: skip
 
         return run
 
@@ -286,7 +283,7 @@ def _largest(arrays: Sequence[Any]) -> Any:
 
 
 def _marked(results: Sequence[Slot], operands: Sequence[Slot]) -> list[Slot]:
-    """The results, marked if they are the same in every round as all operands are."""
+    """The results, marked if they are the same in every trip as all operands are."""
     return [s._replace(invariant=True) for s in results] if all_invariant(operands) else [*results]
 
 

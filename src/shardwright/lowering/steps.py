@@ -131,9 +131,9 @@ def _moves_results(choice: Choice) -> bool:
 
 def _constrain(given: _Given, op: Op) -> Iterator[do.Constrain]:
     """Operands that are not yet where the op needs them; partial sums stay where they are made."""
-    choice, arrays = given.choice(op), [v for v in op.operands if v != LITERAL]
-    numbers = _operand_numbers(given.partitioned.program, op)
-    for i, v, moves, need in zip(numbers, arrays, choice.operand_moves, choice.needs, strict=False):
+    choice, numbers = given.choice(op), _operand_numbers(given.partitioned.program, op)
+    rows = zip(numbers, op.arrays, choice.operand_moves, choice.needs, strict=False)
+    for i, v, moves, need in rows:
         if given.shardings.layout(v).rematerialised:
             way: Way = (given.shardings.of(v, need),)
         else:
@@ -145,7 +145,7 @@ def _constrain(given: _Given, op: Op) -> Iterator[do.Constrain]:
 def _operand_numbers(program: Program, op: Op) -> list[int]:
     """The numbers of the operands that are arrays: as `Constrain` has them.
 
-    What came into the round, the last operand of a carry, is where it is.
+    What a trip began with, the last operand of a carry, is where it is.
     """
     if op.tie in EXITS:
         outputs = [program.regions[r].outputs[op.position] for r in op.body]

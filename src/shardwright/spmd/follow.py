@@ -182,7 +182,7 @@ def manual_claims(op: OpClass, prices: Prices) -> dict[int, int]:
     """{axis: op atom or REPLICATED} of a border of a shard_map: as its spec says.
 
     Where a reshape elsewhere cuts the dim in parts that its axes do not divide, no placement is
-    what the spec says: then the array is whole there.
+    what the spec says: then the array is replicated there.
     """
     number = prices.axis_names.index
     claims = {number(name): REPLICATED for name, _ in op.rule.manual}

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from shardwright.program.ties import CARRIES, ENTRIES, EXITS, INITS, LEAVES_TRIP, Tie
-from shardwright.program.types import LITERAL, NO_OP, TOP, Op, Program
+from shardwright.program.types import NO_OP, TOP, Op, Program
 from shardwright.rules.rule import MATRIX, NOTHING, PASS
 from shardwright.spmd.sums import find_sums
 
@@ -44,7 +44,7 @@ def find_slack(program: Program, splits_bytes: float = 0.0) -> Slack:
 
     def early(op: Op, at: int) -> list[bool]:
         """[operands but literals] whether each is there when a phase begins."""
-        return [made[v] != at or ready[v] for v in op.operands if v != LITERAL]
+        return [made[v] != at or ready[v] for v in op.arrays]
 
     works = [not (op.rule.fusible or op.tie or op.is_region) for op in program.ops]
     numbers = [i for i, is_work in enumerate(works) if is_work]
@@ -68,8 +68,7 @@ def find_slack(program: Program, splits_bytes: float = 0.0) -> Slack:
             here = there = follows.get(there, BLOCKS)
             late = moves_late = True
         found = [one and first.get(here) != op.index for one in early(op, here)]
-        apart = [phase[op.index] if (op.index, v) in splits else BLOCKS
-                 for v in op.operands if v != LITERAL]  # fmt: skip
+        apart = [phase[op.index] if (op.index, v) in splits else BLOCKS for v in op.arrays]
         operands.append(tuple([
             here if one or moves_late else at for one, at in zip(found, apart, strict=True)
         ]))  # fmt: skip
@@ -90,7 +89,7 @@ def _beside_dots(program: Program, least_bytes: float) -> frozenset[tuple[int, i
     found = set[tuple[int, int]]()
     for op in program.ops:
         if op.rule.unit == MATRIX:
-            found |= {(op.index, v) for v in (*op.operands, *op.results) if v != LITERAL}
+            found |= {(op.index, v) for v in (*op.arrays, *op.results)}
     for one in find_sums(program):
         if program.ops[one.leaves[0].op].rule.unit == MATRIX:
             found.add((program.values[one.value].op, one.value))
@@ -140,7 +139,7 @@ def _made(program: Program, phase: list[int], begins: list[int]) -> tuple[list[i
             continue
         at = phase[op.index]
         cheap = op.rule.fusible and op.tie is None
-        found = cheap and all(made[v] != at or ready[v] for v in op.operands if v != LITERAL)
+        found = cheap and all(made[v] != at or ready[v] for v in op.arrays)
         for v in op.results:
             made[v], ready[v] = at, found
     return made, ready
@@ -165,6 +164,6 @@ def _needed(program: Program, phase: list[int], made: list[int]) -> list[bool]:
                 continue
             elif op.tie or not _is_light(op) or any(needed[v] for v in op.results):
                 at = phase[op.index]
-                for v in op.operands:
-                    needed[v] |= v != LITERAL and (made[v] == at or at in backward)
+                for v in op.arrays:
+                    needed[v] |= made[v] == at or at in backward
     return needed

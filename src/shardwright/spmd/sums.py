@@ -156,7 +156,7 @@ def find_sums(program: Program) -> list[Sum]:
             else:
                 continue
         else:
-            if len(terms) != 1 or len([v for v in op.operands if v != LITERAL]) != 1:
+            if len(terms) != 1 or len(op.arrays) != 1:
                 continue
             one, before, stacks = carried[terms[0]]
             carried[result] = _Carried(one, _then(before, order), stacks)
