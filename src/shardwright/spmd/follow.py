@@ -8,7 +8,7 @@ per class.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import product
 from math import prod
 from typing import NamedTuple, Protocol
@@ -17,18 +17,9 @@ from shardwright.rules.rule import PASS
 from shardwright.rules.rule import PERMUTE as PERMUTES
 from shardwright.spmd.division import can_divide, local_size
 from shardwright.spmd.layout import REPLICATED, Placement
-from shardwright.spmd.moves import (
-    ALL_GATHER,
-    ALL_TO_ALL,
-    PERMUTE,
-    SLICE,
-    Move,
-    gather_and_pick,
-    gathers_minor,
-    reductions,
-    reshard,
-)
+from shardwright.spmd.moves import ALL_GATHER, ALL_TO_ALL, PERMUTE, Move
 from shardwright.spmd.opclass import NO_ATOM, OpClass, Slot
+from shardwright.spmd.routes import NOWHERE, Route, Routes, SumAxes
 
 
 class Prices(Protocol):
@@ -51,76 +42,6 @@ class Prices(Protocol):
     def moved_bytes(self, op: OpClass, slot: int, size: int) -> int: ...
 
 
-class Route(NamedTuple):
-    """The moves of one layout from one placement to another, and their seconds."""
-
-    moves: list[Move]
-    seconds: float
-    reordered: bool = False  # shards are gathered in another order than that of the result's dims
-
-    @property
-    def travels(self) -> bool:
-        """Whether anything crosses links; a local slice fuses into elementwise work."""
-        return any(m.kind != SLICE for m in self.moves)
-
-
-class Routes:
-    """Routes and local sizes, memoised by geometry and placements."""
-
-    def __init__(
-        self, axis_sizes: tuple[int, ...], move_s: Callable[[Move], float], *,
-        scatters_at_once: bool, gathers_major: bool, across: frozenset[int] = frozenset(),
-    ) -> None:  # fmt: skip
-        self._axis_sizes, self._move_s, self._gathers_major = axis_sizes, move_s, gathers_major
-        self._scatters_at_once = scatters_at_once  # one reduce-scatter over several axes
-        self._across = across  # axes between slices
-        self._known: dict[object, Route] = {}
-        self._bytes: dict[tuple[int, Placement], int] = {}
-
-    def bytes(self, slot: Slot, placement: Placement) -> int:
-        """Bytes of one device's shard of a slot."""
-        key = (slot.geometry, placement)
-        size = self._bytes.get(key)
-        if size is None:
-            size = self._bytes[key] = slot.layout.local_bytes(placement, self._axis_sizes)
-        return size
-
-    def reshard(self, slot: Slot, have: Placement, need: Placement) -> Route:
-        """The route of an operand, or of a complete result, between two placements."""
-        if have == need:
-            return _NOWHERE
-        key = (slot.geometry, have, need)
-        route = self._known.get(key)
-        if route is None:
-            moves = reshard(slot.layout, have, need, self._axis_sizes)
-            twice = self._gathers_major and gathers_minor(
-                slot.layout, have, moves, self._axis_sizes
-            )
-            seconds = sum(self._move_s(m) for m in moves)
-            route = self._known[key] = Route(moves, seconds, twice)
-        return route
-
-    def reduce(
-        self, op: OpClass, slot: Slot, sums: SumAxes, made: Placement, want: Placement
-    ) -> Route:
-        """The cheapest route of an op's partial result to where its sum is stored."""
-        picks = op.operands[0].layout.itemsize if op.picks else 0
-        key = (slot.geometry, made, sums, want, picks, op.at_once)
-        route = self._known.get(key)
-        if route is None:
-            given = (slot.layout, made, sums, want, self._axis_sizes)
-            orders = [gather_and_pick(*given, picks)] if picks else reductions(
-                *given, at_once=self._scatters_at_once, written_out=op.at_once,
-                across=self._across,
-            )  # fmt: skip
-            routes = [Route(moves, sum(self._move_s(m) for m in moves)) for moves in orders]
-            route = self._known[key] = min(routes, key=lambda one: one.seconds)
-        return route
-
-
-_NOWHERE = Route([], 0.0)
-
-
 class Choice(NamedTuple):
     """How one op class is computed in one state, and what that costs once."""
 
@@ -137,9 +58,6 @@ class Choice(NamedTuple):
     exchange_s: float
     temp_bytes: int  # scratch, copies of operands, results before they are moved
     copied_bytes: tuple[int, ...]  # of those what may wait: the copies of each operand, as gathered
-
-
-SumAxes = tuple[tuple[int, ...], ...]  # the axes of each reduction, one after the other
 
 
 class Candidate(NamedTuple):
@@ -224,7 +142,7 @@ def result_route(op: OpClass, n: int, one: Candidate, want: Placement, routes: R
     """The route of a result from how a candidate makes it to where it is stored."""
     slot, made, sums = op.results[n], one.produced[n], one.sum_axes[n]
     if slot.unused:
-        return _NOWHERE
+        return NOWHERE
     if sums:
         return routes.reduce(op, slot, sums, made, want)
     return routes.reshard(slot, made, want)
