@@ -322,9 +322,7 @@ def shard_map_of(eqn: Any) -> ShardMap:
     params, mesh = eqn.params, eqn.params["mesh"]
     axes = tuple((axis, size) for axis, size in mesh.shape.items() if size > 1)
     manual = tuple(axis for axis, _ in axes if axis in params["newly_manual_axes"])
-    kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
-    closed = jax.sharding.AxisType.Manual  # in a shard_map around
-    partial = any(kinds[axis] != closed for axis, _ in axes if axis not in manual)
+    partial = any(axis in automatic_axes(mesh) for axis, _ in axes if axis not in manual)
     body = ClosedJaxpr(params["jaxpr"], ())
     return ShardMap(body, axes, manual, partial, params["in_specs"], params["out_specs"])
 

@@ -46,13 +46,9 @@ def find_conflicts(colors: Colors) -> list[Conflict]:
 def _doubled(table: NameTable, is_op: bool) -> list[Conflict]:
     """The owners in a table that have a color more than once."""
     key = table.owner * (int(table.color.max(initial=0)) + 1) + table.color
-    order = np.argsort(key, kind="stable")
-    ranked = key[order]
-    repeated = np.zeros(len(key), bool)
-    repeated[1:] = ranked[1:] == ranked[:-1]
-    repeated[:-1] |= repeated[1:]
+    _, which, count = np.unique(key, return_inverse=True, return_counts=True)
     found: dict[tuple[int, int], list[Place]] = {}
-    for row in order[repeated].tolist():
+    for row in np.flatnonzero(count[which] > 1).tolist():
         found.setdefault((int(table.owner[row]), int(table.color[row])), []).append(
             (int(table.dim[row]), int(table.place[row]))
         )

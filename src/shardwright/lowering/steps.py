@@ -13,7 +13,6 @@ from shardwright.lowering.convolution import convolution
 from shardwright.lowering.own_rows import own_rows, sorted_blocks
 from shardwright.lowering.ragged import GROUPED, ragged_dot
 from shardwright.lowering.reductions import Deferred, find_deferred, partial_sums, scatters
-from shardwright.lowering.shards import partial_axes
 from shardwright.lowering.specs import Shardings, Spec, Way
 from shardwright.lowering.workarounds import (
     WORKAROUNDS,
@@ -182,8 +181,10 @@ def _compute(given: _Given, op: Op, ways: list[Way]) -> Action:
         return convolution(decided, op, reads, produced[0]) or do.Compute()
     split = any(c != REPLICATED for c in choice.claims)
     if split and (op.name == "pallas_call" or op.rule.kernel):  # compilers cannot split it
-        results = decided.computed(op.index)[0].results
-        sums = tuple(partial_axes(choice, slot, decided.prices.axis_names) for slot in results)
+        names = decided.prices.axis_names
+        sums = tuple(
+            tuple(tuple(names[a] for a in axes) for axes in one) for one in choice.sum_axes
+        )
         scatter = tuple(scatters(decided, op, n) for n in range(len(op.results)))
         return do.OnShards(reads, produced, sums, scatter)
     if op.name in GROUPED:  # no compiler knows where a group begins

@@ -49,6 +49,7 @@ class Choice(NamedTuple):
     needs: tuple[Placement, ...]  # per operand
     produced: tuple[Placement, ...]  # per result, after its reduction
     partial: tuple[int, ...]  # axes over which results are partial sums
+    sum_axes: tuple[SumAxes, ...]  # per result
     operand_moves: tuple[list[Move], ...]
     exchanges: list[Move]  # neighbour exchanges inside the op
     result_moves: tuple[list[Move], ...]
@@ -289,7 +290,7 @@ def _choice(op: OpClass, one: Candidate, stored: Sequence[Placement], prices: Pr
         rows = [move.bytes for move in one.exchanges]
         temp += sum(map(prices.buffer_bytes, [*rows, one.slot_bytes[0] + sum(rows)]))
     return Choice(
-        one.claims, one.needs, one.produced, one.partial,
+        one.claims, one.needs, one.produced, one.partial, one.sum_axes,
         tuple([r.moves for r in into]), one.exchanges, tuple([r.moves for r in out]),
         one.compute_s, tuple([r.seconds for r in into]), tuple([r.seconds for r in out]),
         one.exchange_s, temp, tuple(copied[:count]),
@@ -309,6 +310,8 @@ def _copies(size: int, route: Route) -> list[int]:
 
 def _sum_axes(op: OpClass, claims: Placement, partial: tuple[int, ...], result: Slot) -> SumAxes:
     """The axes of each reduction of a result, one after the other; none where it is complete."""
+    if result.unused:
+        return ()
     partial = tuple([a for a in partial if claims[a] not in result.to_op])
     if op.at_once or len(partial) <= 1:
         return (partial,) if partial else ()
