@@ -48,8 +48,8 @@ def find_slack(program: Program, splits_bytes: float = 0.0) -> Slack:
 
     works = [not (op.rule.fusible or op.tie or op.is_region) for op in program.ops]
     numbers = [i for i, is_work in enumerate(works) if is_work]
-    first = {phase[i]: i for i in reversed(numbers)}  # nothing runs before it,
-    last = {phase[i]: i for i in numbers}  # nothing after it
+    # Of each phase the op that nothing runs before, and the one that nothing runs after.
+    first, last = {phase[i]: i for i in reversed(numbers)}, {phase[i]: i for i in numbers}
     # What the function itself makes after its last dot or loop hides behind what follows.
     heavy = {phase[op.index]: op.index for op in program.ops if _is_heavy(op)}
     top = sorted({phase[op.index] for op in program.ops if op.region == TOP})
