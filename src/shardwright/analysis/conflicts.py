@@ -141,14 +141,9 @@ def pair_conflicts(
 
 def _factor_atom_counts(colors: Colors) -> dict[tuple[int, int], int]:
     """Atoms of the factors that have more than one."""
-    many = colors.ops.place > 0
-    counts: dict[tuple[int, int], int] = {}
-    for o, f, p in zip(
-        colors.ops.owner[many], colors.ops.dim[many], colors.ops.place[many], strict=True
-    ):
-        key = (int(o), int(f))
-        counts[key] = max(counts.get(key, 1), int(p) + 1)
-    return counts
+    table, many = colors.ops, colors.ops.place > 0
+    rows = zip(table.owner[many].tolist(), table.dim[many].tolist(), strict=True)
+    return dict(zip(rows, (table.place[many] + 1).tolist(), strict=True))  # the last place counts
 
 
 def _relative_side(

@@ -31,7 +31,7 @@ _WORK_OF = {name: work for work, names in _WORK.items() for name in names.split(
 
 
 def elementwise(
-    op: OpShape, *, unit: str = VECTOR, work: float = 1.0, linear: tuple[int, ...] = ()
+    op: OpShape, *, unit: str = VECTOR, work: float, linear: tuple[int, ...] = ()
 ) -> Rule:
     """The rule of an op that maps its operands point by point; scalars and 1s broadcast."""
     (result,) = {r.shape for r in op.results}

@@ -39,7 +39,7 @@ class Routes:
 
     def __init__(
         self, axis_sizes: tuple[int, ...], move_s: Callable[[Move], float], *,
-        scatters_at_once: bool, gathers_major: bool, across: frozenset[int] = frozenset(),
+        scatters_at_once: bool, gathers_major: bool, across: frozenset[int],
     ) -> None:  # fmt: skip
         self._axis_sizes, self._move_s, self._gathers_major = axis_sizes, move_s, gathers_major
         self._scatters_at_once = scatters_at_once  # one reduce-scatter over several axes

@@ -38,7 +38,7 @@ def find_slack(program: Program, splits_bytes: float = 0.0) -> Slack:
     From arrays of `splits_bytes` on a platform splits the dot that reads or makes them; 0: none.
     """
     phase, begins, ends = _phases(program)
-    splits = _beside_dots(program, splits_bytes) if splits_bytes else _NONE
+    splits = _beside_dots(program, splits_bytes) if splits_bytes else frozenset[tuple[int, int]]()
     made, ready = _made(program, phase, begins)
     needed = _needed(program, phase, made)
 
@@ -79,9 +79,6 @@ def find_slack(program: Program, splits_bytes: float = 0.0) -> Slack:
     by = [v.op if v.op != NO_OP else next(reversed(readers[v.index]), 0) for v in program.values]
     value_phase = [phase[i] if phase else 0 for i in by]
     return Slack(1 + max(phase, default=0), phase, value_phase, operands, results)
-
-
-_NONE: frozenset[tuple[int, int]] = frozenset()
 
 
 def _beside_dots(program: Program, least_bytes: float) -> frozenset[tuple[int, int]]:
