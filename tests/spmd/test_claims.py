@@ -15,6 +15,7 @@ from shardwright.cost.devices import device
 from shardwright.cost.model import CostModel
 from shardwright.errors import ShardwrightError
 from shardwright.mesh import Mesh
+from shardwright.program.manual import ShardMaps
 from shardwright.program.tracing import trace
 from shardwright.spmd.decisions import EVERYTHING, UPDATES, Decisions, Entry
 from shardwright.spmd.division import can_divide, local_size
@@ -195,7 +196,7 @@ def test_state_comes_back_as_it_went_in() -> None:
 
 def test_a_decision_about_an_unknown_group_is_an_error() -> None:
     analysis = analyze_program(trace(lambda x: x + x, jax.ShapeDtypeStruct((8, 8), "float32")))
-    layouts = Layouts(analysis, (2,))
+    layouts = Layouts(analysis, (2,), {}, ShardMaps({}, {}), ())
     with pytest.raises(ShardwrightError, match="a decision names group 7; the program has 2"):
         layouts.place([((Entry(7),),)])
 

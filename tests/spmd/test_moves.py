@@ -19,9 +19,8 @@ from shardwright.spmd.moves import (
     SLICE,
     Move,
     find_moves,
-    reductions,
-    reshard,
 )
+from shardwright.spmd.routes import reductions, reshard
 
 AG, AR, RS, A2A = ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, ALL_TO_ALL
 o = REPLICATED

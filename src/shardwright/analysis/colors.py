@@ -87,24 +87,15 @@ def _table(
 ) -> NameTable:  # fmt: skip
     """One row per atom of the nodes from `offset` on."""
     nodes = np.arange(offset, int(start[-1]))
-    classes = names.component[nodes]
     owner = np.repeat(np.arange(len(start) - 1), np.diff(start))
+    counts = np.array([len(atoms) for atoms in node_atoms], np.int64)  # [classes]
+    flat = np.array([atom for atoms in node_atoms for atom in atoms], np.int64)
+    classes = names.component[nodes]
+    row = np.repeat(np.arange(len(nodes)), counts[classes])  # [atoms of all nodes]
+    first = np.cumsum(counts[classes]) - counts[classes]  # [nodes] its first row
+    place = np.arange(len(row)) - first[row]
+    atom = flat[(np.cumsum(counts) - counts)[classes[row]] + place]
+    kept = atom_size[atom] > 1
+    row, place, atom = row[kept], place[kept], atom[kept]
     dim = nodes - start[owner]
-    count = np.array([len(a) for a in node_atoms], np.int64)
-    first = np.array([a[0] for a in node_atoms], np.int64)
-    single = count[classes] == 1
-    rows = [
-        np.stack([owner[single], dim[single], np.zeros(single.sum(), np.int64),
-                  first[classes[single]]], 1)
-    ]  # fmt: skip
-    many = [
-        (int(o), int(d), place, atom)
-        for o, d, c in zip(owner[~single], dim[~single], classes[~single], strict=True)
-        for place, atom in enumerate(node_atoms[c])
-    ]
-    rows.append(np.array(many, np.int64).reshape(-1, 4))
-    table = np.concatenate(rows)
-    table = table[atom_size[table[:, 3]] > 1]
-    table = table[np.lexsort((table[:, 2], table[:, 1], table[:, 0]))]
-    owners, dims, places, atoms = table.T
-    return NameTable(owners, dims, places, atoms, atom_color[atoms])
+    return NameTable(owner[row], dim[row], place, atom, atom_color[atom])

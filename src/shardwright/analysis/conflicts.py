@@ -46,13 +46,9 @@ def find_conflicts(colors: Colors) -> list[Conflict]:
 def _doubled(table: NameTable, is_op: bool) -> list[Conflict]:
     """The owners in a table that have a color more than once."""
     key = table.owner * (int(table.color.max(initial=0)) + 1) + table.color
-    order = np.argsort(key, kind="stable")
-    ranked = key[order]
-    repeated = np.zeros(len(key), bool)
-    repeated[1:] = ranked[1:] == ranked[:-1]
-    repeated[:-1] |= repeated[1:]
+    _, which, count = np.unique(key, return_inverse=True, return_counts=True)
     found: dict[tuple[int, int], list[Place]] = {}
-    for row in order[repeated].tolist():
+    for row in np.flatnonzero(count[which] > 1).tolist():
         found.setdefault((int(table.owner[row]), int(table.color[row])), []).append(
             (int(table.dim[row]), int(table.place[row]))
         )
@@ -145,14 +141,9 @@ def pair_conflicts(
 
 def _factor_atom_counts(colors: Colors) -> dict[tuple[int, int], int]:
     """Atoms of the factors that have more than one."""
-    many = colors.ops.place > 0
-    counts: dict[tuple[int, int], int] = {}
-    for o, f, p in zip(
-        colors.ops.owner[many], colors.ops.dim[many], colors.ops.place[many], strict=True
-    ):
-        key = (int(o), int(f))
-        counts[key] = max(counts.get(key, 1), int(p) + 1)
-    return counts
+    table, many = colors.ops, colors.ops.place > 0
+    rows = zip(table.owner[many].tolist(), table.dim[many].tolist(), strict=True)
+    return dict(zip(rows, (table.place[many] + 1).tolist(), strict=True))  # the last place counts
 
 
 def _relative_side(

@@ -61,8 +61,8 @@ def name_nodes(program: Program, batches: list[OpBatch]) -> Names:
     flat = [size for v in program.values for size in v.type.shape]
     sizes[: len(flat)] = flat
 
-    edges: list[np.ndarray] = []  # [n, 2]
-    soft: list[np.ndarray] = []
+    none = np.zeros((0, 2), np.int64)
+    edges, soft = [none], [none]  # [n, 2] each
     compound: list[tuple[np.ndarray, list[np.ndarray]]] = []
     for batch in batches:
         base = op_start[batch.ops]
@@ -85,18 +85,14 @@ def name_nodes(program: Program, batches: list[OpBatch]) -> Names:
         every = np.arange(ranks[value])
         edges.append(np.stack([value_start[value] + every, value_start[source] + every], 1))
 
-    joined = np.concatenate(edges) if edges else np.zeros((0, 2), np.int64)
-    component = components(len(sizes), joined)
+    component = components(len(sizes), np.concatenate(edges))
     equations = {
         (int(dim), tuple(int(p) for p in of_dim))
         for nodes, factors_ in compound
         for dim, *of_dim in zip(component[nodes], *(component[f] for f in factors_), strict=True)
     }
-    loose = np.concatenate(soft) if soft else np.zeros((0, 2), np.int64)
-    return Names(
-        value_start, op_start, sizes, component, sorted(equations),
-        np.unique(component[loose], axis=0) if len(loose) else loose,
-    )  # fmt: skip
+    loose = np.unique(component[np.concatenate(soft)], axis=0)
+    return Names(value_start, op_start, sizes, component, sorted(equations), loose)
 
 
 def components(count: int, edges: np.ndarray) -> np.ndarray:

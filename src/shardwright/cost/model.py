@@ -89,7 +89,7 @@ class CostModel:
         self.prices = DevicePrices(mesh, device, unrolled_bytes=unrolled_bytes(program, waits))
         self.sums = find_sums(program)
         self.layouts = Layouts(
-            analysis, mesh.sizes, pinned, find_shard_maps(program, mesh),
+            analysis, mesh.sizes, self.pinned, find_shard_maps(program, mesh),
             find_summed(program, self.sums),
         )  # fmt: skip
         self.classes = fold_ops(analysis, self.layouts, find_trips(program, self.sums))

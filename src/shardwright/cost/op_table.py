@@ -26,7 +26,6 @@ from shardwright.spmd.decisions import Placement
 from shardwright.spmd.follow import (
     Candidate,
     Choice,
-    Route,
     candidate,
     claimed,
     manual_claims,
@@ -36,6 +35,7 @@ from shardwright.spmd.follow import (
 from shardwright.spmd.layout import REPLICATED
 from shardwright.spmd.moves import ALL_REDUCE, Move
 from shardwright.spmd.opclass import OpClass, Slot
+from shardwright.spmd.routes import Route
 from shardwright.spmd.sums import Sizes
 from shardwright.spmd.weights import SharedTransfer, Use, Weights
 

@@ -12,9 +12,9 @@ from shardwright.cost.links import Network
 from shardwright.cost.roofline import convolution_s, dot_s, stream_s, vector_s
 from shardwright.mesh import Mesh
 from shardwright.rules.rule import HOST, MATRIX, NOTHING, PASS, PERMUTE, REPLICATE
-from shardwright.spmd.follow import Routes
 from shardwright.spmd.moves import ALL_REDUCE, REDUCE_SCATTER, SLICE, Move
 from shardwright.spmd.opclass import NO_ATOM, OpClass, Slot
+from shardwright.spmd.routes import Routes
 
 _NOT_REDUCED = (PASS, PERMUTE, REPLICATE)
 # Times that an entry of a stack is read or written when a scan takes it as xs and gives it back as

@@ -30,12 +30,13 @@ from shardwright.lowering.movement import Mover
 from shardwright.lowering.perform import Site, perform
 from shardwright.lowering.slots import Slot, all_invariant
 from shardwright.lowering.steps import Steps
-from shardwright.program.interpret import CALLS, CUSTOM, OUTSIDE, REMATS, VIEWS, Key, Place, enter
+from shardwright.program.interpret import CUSTOM, OUTSIDE, REMAT, RETYPED, Key, Place, enter
 from shardwright.program.regions import Body, Borders, Port
 from shardwright.program.ties import Tie
+from shardwright.rules.registry import CALLS
 
 # Calls that carry derivative rules or metadata (or hide their body from the optimiser): kept.
-KEPT_CALLS = (*CUSTOM, *REMATS, "xla_metadata_call")
+KEPT_CALLS = (*CUSTOM, REMAT, "xla_metadata_call")
 
 
 def apply_steps(closed: Any, steps: Steps, mesh: Any, arrays: Sequence[Any]) -> list[Any]:
@@ -110,7 +111,7 @@ class Lowering:
 
     def op(self, eqn: Any, operands: list[Slot], place: Place) -> list[Slot]:
         """The results of an op."""
-        if eqn.primitive.name in VIEWS:
+        if eqn.primitive.name in RETYPED:
             arrays = _jax.bind(eqn, [s.array for s in operands])
             slots = zip(arrays, operands, strict=True)
             return [Slot(a, unreduced=s.unreduced, invariant=s.invariant) for a, s in slots]
@@ -127,7 +128,7 @@ class Lowering:
     def call(self, eqn: Any, called: Any, operands: list[Slot], place: Place) -> list[Slot]:
         """The results of a call: inlined, or rebuilt if it has rules of its own."""
         name = eqn.primitive.name
-        if name not in KEPT_CALLS or (name not in REMATS and self.tells_across(place.key)):
+        if name not in KEPT_CALLS or (name != REMAT and self.tells_across(place.key)):
             with jax.named_scope(str(eqn.params.get("name", name))):
                 return enter(self, called, operands, place)
         if self.mover.in_loop and all_invariant(operands) and self.moves_inside(place.key):
@@ -136,7 +137,7 @@ class Lowering:
 
         def body(*arrays: Any) -> list[Any]:
             given = [s._replace(array=a) for s, a in zip(operands, arrays, strict=True)]
-            if name in REMATS:  # no sharding is seen through the barrier before a remat body
+            if name == REMAT:  # no sharding is seen through the barrier before a remat body
                 given = [s._replace(array=self.mover.as_stored(s)) for s in given]
             moving = [s.array for s in given if not s.invariant and not s.literal]
             with self.mover.another_trace(_largest(moving) if self.mover.in_loop else None):
@@ -224,28 +225,25 @@ class Lowering:
         exits = [outlets.get(Port(number, i)) for i in range(len(jaxpr.outvars))]
 
         def run(*arrays: Any) -> list[Any]:
-            with self.mover.on_shards() if body.mesh else nullcontext():
-                return constrained(*arrays)
-
-        def constrained(*arrays: Any) -> list[Any]:
             """The results of the body on these arrays, moved as planned."""
-            given = [self.input(a, inlet) for a, inlet in zip(arrays, entries, strict=True)]
-            changes = None  # in a branch nothing goes round
-            if body.consts is not None:
-                fixed = given[: body.consts]
-                given[: body.consts] = [s._replace(invariant=True) for s in fixed]
-                changes = _largest([s.array for s in given[body.consts :]])
-            with self.mover.another_trace(changes):
-                out = enter(self, body.jaxpr, given, place.body(number))
-                for slot, outlet in zip(out, exits, strict=True):
-                    if slot.unreduced and outlet:
-                        outlet.left[:] = [slot.unreduced]
-                return [
-                    _jax.as_type(s.array, v.aval) if s.literal
-                    else s.array if outlet is None
-                    else self.operand(outlet.tie, outlet.number, s, place)
-                    for s, v, outlet in zip(out, jaxpr.outvars, exits, strict=True)
-                ]  # fmt: skip
+            with self.mover.on_shards() if body.mesh else nullcontext():
+                given = [self.input(a, inlet) for a, inlet in zip(arrays, entries, strict=True)]
+                changes = None  # a branch makes no trips
+                if body.consts is not None:
+                    fixed = given[: body.consts]
+                    given[: body.consts] = [s._replace(invariant=True) for s in fixed]
+                    changes = _largest([s.array for s in given[body.consts :]])
+                with self.mover.another_trace(changes):
+                    out = enter(self, body.jaxpr, given, place.body(number))
+                    for slot, outlet in zip(out, exits, strict=True):
+                        if slot.unreduced and outlet:
+                            outlet.left[:] = [slot.unreduced]
+                    return [
+                        _jax.as_type(s.array, v.aval) if s.literal
+                        else s.array if outlet is None
+                        else self.operand(outlet.tie, outlet.number, s, place)
+                        for s, v, outlet in zip(out, jaxpr.outvars, exits, strict=True)
+                    ]  # fmt: skip
 
         return run
 
@@ -286,7 +284,7 @@ def _largest(arrays: Sequence[Any]) -> Any:
 
 
 def _marked(results: Sequence[Slot], operands: Sequence[Slot]) -> list[Slot]:
-    """The results, marked if they are the same in every round as all operands are."""
+    """The results, marked if they are the same in every trip as all operands are."""
     return [s._replace(invariant=True) for s in results] if all_invariant(operands) else [*results]
 
 

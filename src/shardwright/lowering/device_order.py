@@ -28,11 +28,8 @@ def device_order(mesh: Mesh, devices: Sequence[Any]) -> np.ndarray:
     if len(by_slice) == math.prod(outer) > 1 and sizes == {math.prod(inner)}:
         blocks = [_in_slice(mesh, inner, group) for _, group in sorted(by_slice.items())]
         grid = np.stack(blocks).reshape(*outer, *inner)
-        rank = len(inner)
-        order = [
-            axis for pair in zip(range(rank), range(rank, 2 * rank), strict=True) for axis in pair
-        ]
-        return grid.transpose(order).reshape(mesh.sizes)
+        pairs = np.arange(grid.ndim).reshape(2, -1).T  # each axis between slices, then inside
+        return grid.transpose(pairs.ravel()).reshape(mesh.sizes)
     return _in_slice(mesh, mesh.sizes, devices)
 
 

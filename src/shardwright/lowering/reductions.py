@@ -29,12 +29,13 @@ def find_deferred(given: Partitioned) -> Deferred:
         once = reduction_of(given, one)
         if once is None:
             continue
-        hoist = one.hoist if once.after_loop else None
-        for leaf in one.leaves:
-            deferred.values.update(path(program, leaf.op, (hoist or one).value))
-        if hoist:
-            deferred.values.update((hoist.value, *program.ops[hoist.loop.init].results))
-            deferred.loops[hoist.loop.init] = one.leaves[0]._replace(order=hoist.orders[0])
+        if one.hoist and once.after_loop:
+            deferred.values.update(one.in_loop(program))
+            first = one.leaves[0]._replace(order=one.hoist.orders[0])
+            deferred.loops[one.hoist.loop.init] = first
+        else:
+            for leaf in one.leaves:
+                deferred.values.update(path(program, leaf.op, one.value))
     return deferred
 
 

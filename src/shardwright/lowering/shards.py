@@ -12,8 +12,6 @@ from shardwright import _jax
 from shardwright.lowering.actions import Scatters
 from shardwright.lowering.specs import Spec, partition_spec
 from shardwright.lowering.workarounds import scattered
-from shardwright.spmd.follow import Choice
-from shardwright.spmd.opclass import Slot
 
 
 def on_shards(
@@ -51,14 +49,3 @@ def after(spec: Spec, scatter: Scatters) -> Spec:
     for axes, dim in scatter:
         made[dim] += axes
     return tuple(made)
-
-
-def partial_axes(
-    choice: Choice, result: Slot, names: Sequence[str]
-) -> tuple[tuple[str, ...], ...]:  # fmt: skip
-    """The axes over which a result is partial: one reduction per dim, as follow.py counts them."""
-    sums: dict[int, list[str]] = {}
-    for axis in choice.partial:
-        if choice.claims[axis] not in result.to_op and not result.unused:
-            sums.setdefault(choice.claims[axis], []).append(names[axis])
-    return tuple(map(tuple, sums.values()))

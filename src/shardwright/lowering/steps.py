@@ -13,7 +13,6 @@ from shardwright.lowering.convolution import convolution
 from shardwright.lowering.own_rows import own_rows, sorted_blocks
 from shardwright.lowering.ragged import GROUPED, ragged_dot
 from shardwright.lowering.reductions import Deferred, find_deferred, partial_sums, scatters
-from shardwright.lowering.shards import partial_axes
 from shardwright.lowering.specs import Shardings, Spec, Way
 from shardwright.lowering.workarounds import (
     WORKAROUNDS,
@@ -131,9 +130,9 @@ def _moves_results(choice: Choice) -> bool:
 
 def _constrain(given: _Given, op: Op) -> Iterator[do.Constrain]:
     """Operands that are not yet where the op needs them; partial sums stay where they are made."""
-    choice, arrays = given.choice(op), [v for v in op.operands if v != LITERAL]
-    numbers = _operand_numbers(given.partitioned.program, op)
-    for i, v, moves, need in zip(numbers, arrays, choice.operand_moves, choice.needs, strict=False):
+    choice, numbers = given.choice(op), _operand_numbers(given.partitioned.program, op)
+    rows = zip(numbers, op.arrays, choice.operand_moves, choice.needs, strict=False)
+    for i, v, moves, need in rows:
         if given.shardings.layout(v).rematerialised:
             way: Way = (given.shardings.of(v, need),)
         else:
@@ -145,7 +144,7 @@ def _constrain(given: _Given, op: Op) -> Iterator[do.Constrain]:
 def _operand_numbers(program: Program, op: Op) -> list[int]:
     """The numbers of the operands that are arrays: as `Constrain` has them.
 
-    What came into the round, the last operand of a carry, is where it is.
+    What a trip began with, the last operand of a carry, is where it is.
     """
     if op.tie in EXITS:
         outputs = [program.regions[r].outputs[op.position] for r in op.body]
@@ -182,8 +181,10 @@ def _compute(given: _Given, op: Op, ways: list[Way]) -> Action:
         return convolution(decided, op, reads, produced[0]) or do.Compute()
     split = any(c != REPLICATED for c in choice.claims)
     if split and (op.name == "pallas_call" or op.rule.kernel):  # compilers cannot split it
-        results = decided.computed(op.index)[0].results
-        sums = tuple(partial_axes(choice, slot, decided.prices.axis_names) for slot in results)
+        names = decided.prices.axis_names
+        sums = tuple(
+            tuple(tuple(names[a] for a in axes) for axes in one) for one in choice.sum_axes
+        )
         scatter = tuple(scatters(decided, op, n) for n in range(len(op.results)))
         return do.OnShards(reads, produced, sums, scatter)
     if op.name in GROUPED:  # no compiler knows where a group begins

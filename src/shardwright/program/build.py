@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 from typing import Any
 
 import jax
@@ -15,8 +16,8 @@ from shardwright.program.dead import drop_dead
 from shardwright.program.interpret import (
     CUSTOM,
     OUTSIDE,
-    REMATS,
-    VIEWS,
+    REMAT,
+    RETYPED,
     Key,
     Place,
     enter,
@@ -96,9 +97,8 @@ class Builder:
         self.known = RuleCache()
         self.home = TOP
         self.remat = NO_REMAT
-        self.remats = 0
         self.custom = NO_CALL
-        self.customs = 0
+        self.calls = count(1)
 
     def new_value(self, aval: Any, op: int = NO_OP, path: str | None = None) -> int:
         """A new value of this abstract type."""
@@ -132,7 +132,7 @@ class Builder:
 
     def op(self, eqn: Any, operands: list[int], place: Place) -> list[int]:
         """Appends the op of one equation."""
-        if eqn.primitive.name in VIEWS:
+        if eqn.primitive.name in RETYPED:
             return operands
         index = len(self.ops)
         results = [self.new_value(v.aval, index) for v in eqn.outvars]
@@ -163,12 +163,10 @@ class Builder:
     def call(self, eqn: Any, called: Any, operands: list[int], place: Place) -> list[int]:
         """Inlines a call; ops remember the remat body and the function with own derivatives."""
         saved = self.remat, self.custom
-        if eqn.primitive.name in REMATS:
-            self.remats += 1
-            self.remat = self.remats
+        if eqn.primitive.name == REMAT:
+            self.remat = next(self.calls)
         if eqn.primitive.name in CUSTOM:
-            self.customs += 1
-            self.custom = self.customs
+            self.custom = next(self.calls)
         results = enter(self, called, operands, place)
         self.remat, self.custom = saved
         return results
@@ -248,11 +246,9 @@ class Builder:
 def donated_aliases(program: Program) -> dict[int, int]:
     """Which donated input each output takes the place of: same shape and dtype, in order."""
     free: dict[TensorShape, list[int]] = {}
-    for value in program.inputs:
+    for value in reversed(program.inputs):
         if value in program.donated:
             free.setdefault(program.values[value].type, []).append(value)
-    for queue in free.values():
-        queue.reverse()
     aliases: dict[int, int] = {}
     for position, value in enumerate(program.outputs):
         if value != LITERAL and free.get(program.values[value].type):

@@ -159,7 +159,7 @@ def filter_donated(fn: Any, count: int) -> set[int]:
     return {i for i in range(count) if (fn.donate_rest if i else fn.donate_first)}
 
 
-def data_leaves(tree: Any, *, filtered: bool = False) -> list[bool]:
+def data_leaves(tree: Any, *, filtered: bool) -> list[bool]:
     """For each leaf whether it is data; a number in a module of Equinox, or `filtered`, is not."""
     equinox = sys.modules.get("equinox")
 

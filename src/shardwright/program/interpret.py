@@ -17,7 +17,7 @@ from shardwright._jax import lowerings
 from shardwright.program.exported import opened_export
 from shardwright.program.regions import BORDERS, Borders, find_borders
 from shardwright.program.ties import Tie
-from shardwright.rules.registry import USER_RULES
+from shardwright.rules.registry import CALLS, USER_RULES
 
 T = TypeVar("T")
 
@@ -25,19 +25,11 @@ T = TypeVar("T")
 # number of the body. Of a tie: its loop's, what it joins, and the operand or result.
 Key = tuple[int | Tie, ...]
 
-# Call-like primitives and the parameter that holds what they call.
-CALLS = {
-    "jit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "call": "call_jaxpr",
-    "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr", "custom_vmap_call": "call",
-    "custom_lin": "call_jaxpr", "linear_call": "callee", "composite": "jaxpr",
-    "remat_opt": "fwd_jaxpr", "xla_metadata_call": "jaxpr",
-    "remat2": "jaxpr", "checkpoint": "jaxpr", "remat": "jaxpr",
-}  # fmt: skip
-REMATS = ("remat2", "checkpoint", "remat")
+REMAT = "remat2"
 # Calls with derivatives or batching of their own, which expect the arguments and results they had.
 CUSTOM = ("custom_jvp_call", "custom_vjp_call", "custom_vmap_call")
 # Equations whose results are their operands, with other types: ops to a compiler, not to a plan.
-VIEWS = ("pvary",)
+RETYPED = ("pvary",)
 
 
 def op_name(eqn: Any) -> str:

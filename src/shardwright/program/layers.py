@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from shardwright.program.types import LITERAL, Program
+from shardwright.program.types import Program
 
 # An entry of a list, layers[3].w1, or a numbered name, Block_3.Dense_0.kernel; more follows.
 _ENTRY = re.compile(r"\[(\d+)\](?=[.\[])|(?<=[A-Za-z])_?(\d+)(?=(?:'\])?[.\[])")
@@ -24,7 +24,7 @@ def op_layers(program: Program) -> list[str]:
     loops = [_loop(program, region.index) for region in program.regions]
     out, now = [], OUTSIDE
     for op in program.ops:
-        read = [paths.get(program.origin(v)) for v in op.operands if v != LITERAL]
+        read = [paths.get(program.origin(v)) for v in op.arrays]
         named = [of_path[path] for path in read if path is not None]
         if named:
             now = max(named)  # a layer's name before OUTSIDE

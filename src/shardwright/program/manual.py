@@ -21,9 +21,6 @@ class ShardMaps(NamedTuple):
     results: dict[int, tuple[Axes, ...]]
 
 
-NO_SHARD_MAPS = ShardMaps({}, {})
-
-
 def find_shard_maps(program: Program, mesh: Mesh) -> ShardMaps:
     """The shard_maps of a program; raises where one is not written for this mesh."""
     found = ShardMaps({}, {})

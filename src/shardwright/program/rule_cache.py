@@ -72,7 +72,7 @@ class RuleCache:
 
     def tie_rule(
         self, tie: Tie, operands: Sequence[TensorShape], results: Sequence[TensorShape],
-        split: Split | None = None,
+        split: Split | None,
     ) -> Rule:  # fmt: skip
         """The rule of a tie: operands and results are one array.
 

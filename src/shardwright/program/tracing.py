@@ -10,6 +10,7 @@ from typing import Any
 import jax
 
 from shardwright import _jax
+from shardwright._jax import refusals
 from shardwright.errors import ShardwrightError
 from shardwright.mesh import Mesh
 from shardwright.program import frameworks
@@ -92,14 +93,14 @@ def trace_jaxpr(fn: Callable[..., Any], signature: Signature, leaves: Sequence[A
         except ShardwrightError:
             raise
         except Exception as error:  # the user's function may raise anything
-            axis = _jax.missing_axis(error)
+            axis = refusals.missing_axis(error)
             if axis and signature.mesh.empty and axis not in mesh.axis_names:
                 sizes, names = (*mesh.axis_sizes, 1), (*mesh.axis_names, axis)
                 meshes.insert(0, _jax.abstract_mesh(sizes, names, mesh.axis_types[0]))
                 # The plan notes that its mesh has no such axis.
             else:
                 failures.append(error)
-    failed = next((e for e in failures if not _jax.wants_another_mesh(e)), failures[-1])
+    failed = next((e for e in failures if not refusals.wants_another_mesh(e)), failures[-1])
     raise _failure(signature, leaves, failed) from failed
 
 
@@ -107,7 +108,7 @@ def _failure(signature: Signature, leaves: Sequence[Any], failed: Exception) -> 
     """The error for a function that failed while it was traced, and what to try."""
     line, own = _user_line(failed), signature.mesh
     planned = signature.planned if own.empty else own
-    axis = _jax.unknown_axis(failed)
+    axis = refusals.unknown_axis(failed)
     if axis is not None and planned is not None and axis not in planned.axis_names:
         sizes = " x ".join(f"{name}={size}" for name, size in planned.shape.items())
         return ShardwrightError(
@@ -118,15 +119,15 @@ def _failure(signature: Signature, leaves: Sequence[Any], failed: Exception) -> 
     if isinstance(failed, jax.errors.UnexpectedTracerError):
         return foreign_value(signature.name, line)
     try_ = "call it under jax.make_jaxpr with the same arguments to see the full traceback"
-    if _jax.wants_another_mesh(failed) and own.empty:
+    if refusals.wants_another_mesh(failed) and own.empty:
         try_ = "give the mesh whose axes it names: under jax.set_mesh(mesh)"
         if planned is None:
             try_ += ", or with mesh=... of partition(), check() or analyze()"
-    wanted = _jax.wanted_values(failed, len(leaves))
+    wanted = refusals.wanted_values(failed, len(leaves))
     numbers = [i for i in wanted if isinstance(leaves[i], bool | int | float | complex)]
     if numbers:
         try_ = _keep_numbers(signature, [signature.paths[i] for i in sorted(numbers)])
-    if _jax.refused_by_shard_map(failed):
+    if refusals.refused_by_shard_map(failed):
         try_ = "specs of the shard_map that fit these shapes, or another mesh= of partition()"
     if type(failed).__name__ == "TraceContextError":  # of flax: a module that is no argument
         try_ = "pass the module it changes as an argument"
@@ -135,7 +136,7 @@ def _failure(signature: Signature, leaves: Sequence[Any], failed: Exception) -> 
         try_ = f"if it is a collective in a shard_map: its axes must be of the mesh, {axes}"
     return ShardwrightError(
         f"{signature.name} failed while being traced: {type(failed).__name__}:"
-        f" {_jax.in_words_of(failed, signature.paths)}",
+        f" {refusals.in_words_of(failed, signature.paths)}",
         at=line,
         try_=try_,
     )

@@ -103,6 +103,11 @@ class Op:
         return bool(self.body) and not self.tie
 
     @property
+    def arrays(self) -> list[int]:
+        """The operands that are values: no literals."""
+        return [v for v in self.operands if v != LITERAL]
+
+    @property
     def position(self) -> int:
         """Which operand or result of the loop, branch or function a tie joins."""
         position = self.key[-1]
@@ -183,9 +188,8 @@ class Program:
         if self._uses is None:
             uses: list[list[int]] = [[] for _ in self.values]
             for op in self.ops:
-                for value in dict.fromkeys(op.operands):
-                    if value != LITERAL:
-                        uses[value].append(op.index)
+                for value in dict.fromkeys(op.arrays):
+                    uses[value].append(op.index)
             self._uses = uses
         return self._uses
 
@@ -234,10 +238,9 @@ class Program:
         at = value
         while self.values[at].path is None and self.values[at].op != NO_OP:
             op = self.ops[self.values[at].op]
-            arrays = [x for x in op.operands if x != LITERAL]
-            if len(arrays) != 1 or not (op.rule.work == 0 and op.rule.fusible):
+            if len(op.arrays) != 1 or not (op.rule.work == 0 and op.rule.fusible):
                 return value
-            at = arrays[0]
+            (at,) = op.arrays
         return at if self.values[at].path is not None else value
 
     def __str__(self) -> str:

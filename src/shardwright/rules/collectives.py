@@ -13,6 +13,7 @@ def _axis_index(op: OpShape) -> Rule:
     return einsum(op, [], [[]], unit=NOTHING, work=0.0)
 
 
+@register("psum_invariant")
 def named_reduction(op: OpShape) -> Rule:
     """psum, pmax and pmin over mesh axes: each operand is reduced."""
     dims = [op.dims(n) for n in range(len(op.operands))]
@@ -21,31 +22,36 @@ def named_reduction(op: OpShape) -> Rule:
     return einsum(op, dims, dims, unit=NOTHING, work=0.0, collectives=every)
 
 
-@register("psum_invariant")
-def _psum(op: OpShape) -> Rule:
-    return named_reduction(op)
+_SENT_AS_IT_IS = {"ppermute": "collective-permute", "pbroadcast": "collective-broadcast"}
 
 
-@register("ppermute")
-def _ppermute(op: OpShape) -> Rule:
+@register(*_SENT_AS_IT_IS)
+def _sent(op: OpShape) -> Rule:
     dims = op.dims(0)
-    sent = Collective("collective-permute", _axes(op.params["axis_name"]), 0)
+    sent = Collective(_SENT_AS_IT_IS[op.name], _axes(op.params["axis_name"]), 0)
     return einsum(op, [dims], [dims], unit=NOTHING, work=0.0, collectives=[sent])
 
 
-@register("all_gather", "all_gather_invariant")
-def _all_gather(op: OpShape) -> Rule:
-    return _resized(op, "all-gather", slot=-1)
+# How XLA spells each, and its larger side: the operand, or the result.
+_RESIZED = {
+    "all_gather": ("all-gather", -1), "all_gather_invariant": ("all-gather", -1),
+    "reduce_scatter": ("reduce-scatter", 0), "all_to_all": ("all-to-all", 0),
+}  # fmt: skip
 
 
-@register("reduce_scatter")
-def _reduce_scatter(op: OpShape) -> Rule:
-    return _resized(op, "reduce-scatter", slot=0)
+@register(*_RESIZED)
+def _resized(op: OpShape) -> Rule:
+    """A collective that cuts or joins a dim.
 
-
-@register("all_to_all")
-def _all_to_all(op: OpShape) -> Rule:
-    return _resized(op, "all-to-all", slot=0)
+    XLA gathers its operand over the axes that stay automatic, whichever dim they split (0.10.2).
+    """
+    before, after = op.dims(0), op.result_dims()
+    kind, slot = _RESIZED[op.name]
+    moved = Collective(kind, _axes(op.params["axis_name"]), slot)
+    return einsum(
+        op, [before], [after], replicate=[*before, *after], unit=NOTHING, work=0.0,
+        collectives=[moved],
+    )  # fmt: skip
 
 
 @register("ragged_all_to_all")
@@ -61,26 +67,6 @@ def _ragged_all_to_all(op: OpShape) -> Rule:
     return einsum(
         op, [rows, buffer, *numbers], [buffer], replicate=whole, unit=NOTHING, work=0.0,
         collectives=[sent],
-    )  # fmt: skip
-
-
-@register("pbroadcast")
-def _pbroadcast(op: OpShape) -> Rule:
-    dims = op.dims(0)
-    sent = Collective("collective-broadcast", _axes(op.params["axis_name"]), 0)
-    return einsum(op, [dims], [dims], unit=NOTHING, work=0.0, collectives=[sent])
-
-
-def _resized(op: OpShape, kind: str, *, slot: int) -> Rule:
-    """A collective that cuts or joins a dim.
-
-    XLA gathers its operand over the axes that stay automatic, whichever dim they split (0.10.2).
-    """
-    before, after = op.dims(0), op.result_dims()
-    moved = Collective(kind, _axes(op.params["axis_name"]), slot)
-    return einsum(
-        op, [before], [after], replicate=[*before, *after], unit=NOTHING, work=0.0,
-        collectives=[moved],
     )  # fmt: skip
 
 

@@ -31,7 +31,7 @@ _WORK_OF = {name: work for work, names in _WORK.items() for name in names.split(
 
 
 def elementwise(
-    op: OpShape, *, unit: str = VECTOR, work: float = 1.0, linear: tuple[int, ...] = ()
+    op: OpShape, *, unit: str = VECTOR, work: float, linear: tuple[int, ...] = ()
 ) -> Rule:
     """The rule of an op that maps its operands point by point; scalars and 1s broadcast."""
     (result,) = {r.shape for r in op.results}
@@ -62,12 +62,3 @@ def _convert(op: OpShape) -> Rule:
     )
     to_bool = op.results[0].dtype == np.bool_
     return elementwise(op, unit=NOTHING, work=0.0, linear=() if rounds or to_bool else (0,))
-
-
-@register("bitcast_convert_type")
-def _bitcast(op: OpShape) -> Rule:
-    # A wider element is the innermost dim of narrower ones: that dim needs replication.
-    rank = min(len(op.operands[0].shape), len(op.results[0].shape))
-    operand = [d if d < rank else "bits" for d in range(len(op.operands[0].shape))]
-    result = [d if d < rank else "bits" for d in range(len(op.results[0].shape))]
-    return einsum(op, [operand], [result], replicate=["bits"], unit=NOTHING, work=0.0, fusible=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from shardwright.rules.elementwise import elementwise
 from shardwright.rules.registry import register
 from shardwright.rules.rule import NOTHING, VECTOR, Expanded, OpShape, Rule, einsum
@@ -14,8 +12,9 @@ _ROUND_WORDS = 13
 _DRAW = 60.0  # operations per number: Threefry's 20 rounds of add, rotate, xor, for two of them
 
 
-@register("threefry2x32", "threefry4x32", "philox2x32", "philox4x32")
-def _counter(op: OpShape) -> Rule:
+@register("threefry2x32", "threefry4x32", "philox2x32", "philox4x32", "random_fold_in",
+          "random_seed")  # fmt: skip
+def _per_key(op: OpShape) -> Rule:
     return elementwise(op, work=_DRAW)
 
 
@@ -34,11 +33,6 @@ def _draw(op: OpShape) -> Rule:
     )  # fmt: skip
 
 
-@register("random_fold_in", "random_seed")
-def _per_key(op: OpShape) -> Rule:
-    return elementwise(op, work=_DRAW)
-
-
 @register("random_gamma")
 def _gamma(op: OpShape) -> Rule:
     """Rejection sampling, one key per sample: JAX flattens the samples, so only the first dim
@@ -54,19 +48,6 @@ def _gamma(op: OpShape) -> Rule:
 @register("random_clone")
 def _clone(op: OpShape) -> Rule:
     return elementwise(op, unit=NOTHING, work=0.0)
-
-
-@register("random_wrap", "random_unwrap", "to_edtype", "from_edtype")
-def _key_data(op: OpShape) -> Rule:
-    """The words of a key are trailing dims of the plain array, and need replication."""
-    rank = min(len(op.operands[0].shape), len(op.results[0].shape))
-
-    def labels(count: int) -> list[Any]:
-        return [d if d < rank else ("word", d) for d in range(count)]
-
-    operand, result = labels(len(op.operands[0].shape)), labels(len(op.results[0].shape))
-    words = [label for label in (*operand, *result) if isinstance(label, tuple)]
-    return einsum(op, [operand], [result], replicate=words, unit=NOTHING, work=0.0, fusible=True)
 
 
 @register("rng_bit_generator")

@@ -10,9 +10,10 @@ from shardwright.rules.collectives import named_reduction
 from shardwright.rules.registry import register
 from shardwright.rules.rule import OpShape, Rule, einsum, opaque_rule
 
-_KINDS = {
+_KINDS: dict[str, str | None] = {
     "reduce_sum": "add", "reduce_max": "max", "reduce_min": "min", "reduce_prod": "mul",
     "reduce_and": "and", "reduce_or": "or", "argmax": "argmax", "argmin": "argmin",
+    "reduce_xor": None,  # no all-reduce of that kind
 }  # fmt: skip
 # Bodies of a reduction that are one primitive, and the kinds of that name.
 _BODIES = ("add", "max", "min", "mul", "and", "or")
@@ -53,11 +54,6 @@ def _named_reduction(op: OpShape) -> Rule:
     reduced = {dims[a]: kind for dims in operands for a in axes}
     linear = (0,) if op.name == "psum" and len(operands) == 1 else ()
     return einsum(op, operands, results, reduce=reduced, linear=linear)
-
-
-@register("reduce_xor")
-def _reduce_xor(op: OpShape) -> Rule:
-    return _reduce(op, tuple(op.params["axes"]), None)  # no all-reduce of that kind
 
 
 @register("reduce")

@@ -16,11 +16,13 @@ LIBRARY_RULES: dict[str, RuleFn] = {}  # of libraries' functions that are one op
 # The user's rules: by primitive name, ffi target or Pallas kernel name.
 USER_RULES: dict[str, RuleFn] = {}
 
-_INLINED = "inlined: the ops of its jaxpr take its place"
-_CALLS = (
-    "jit", "call", "closed_call", "composite", "custom_jvp_call", "custom_vjp_call", "custom_lin",
-    "custom_vmap_call", "linear_call",
-)  # fmt: skip
+# Call-like primitives, and the parameter that holds what they call.
+CALLS = {
+    "jit": "jaxpr", "call": "call_jaxpr", "closed_call": "call_jaxpr", "composite": "jaxpr",
+    "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr", "custom_lin": "call_jaxpr",
+    "custom_vmap_call": "call", "linear_call": "callee", "remat_opt": "fwd_jaxpr",
+    "xla_metadata_call": "jaxpr", "remat2": "jaxpr",
+}  # fmt: skip
 _SPARSE = (
     "bcoo_dot_general", "bcoo_dot_general_sampled", "bcoo_extract", "bcoo_fromdense",
     "bcoo_sort_indices", "bcoo_spdot_general", "bcoo_sum_duplicates", "bcoo_todense",
@@ -28,9 +30,8 @@ _SPARSE = (
 )  # fmt: skip
 # Primitives that hold jaxprs or stand for one: tracing takes them apart, so they need no rule.
 STRUCTURAL: dict[str, str] = {
-    **dict.fromkeys(_CALLS, _INLINED),
+    **dict.fromkeys(CALLS, "inlined: the ops of its jaxpr take its place"),
     "remat_opt": "inlined: the ops of its forward rule take its place",
-    "xla_metadata_call": _INLINED,
     "remat2": "inlined, its ops marked as rematerialised",
     "custom_linear_solve": "inlined: the ops of its `solve` take its place",
     "run_state": "inlined: the ops of its body, its references as plain values",

@@ -248,20 +248,11 @@ def einsum(
     permute: Iterable[Any] = (),
     replicate: Iterable[Any] = (),
     sizes: Mapping[Any, int] | None = None,
-    unit: str = VECTOR,
-    work: float = 1.0,
-    fusible: bool = False,
-    linear: tuple[int, ...] = (),
-    opaque: bool = False,
-    additive: bool = False,
     halos: Mapping[Any, tuple[int, int, int]] | None = None,
     even: Iterable[Any] = (),
-    maps: bool = True,
-    leader: int | None = None,
-    precision: str = "default",
-    expanded: Expanded = AS_IT_IS,
     manual: Mapping[str, Any] | None = None,
     collectives: Iterable[Collective] = (),
+    **fields: Any,
 ) -> Rule:
     """The rule that these dim labels spell.
 
@@ -270,7 +261,8 @@ def einsum(
     get no factor. `reduce` maps labels to reductions ("add" when only listed). A permutation
     factor has the size given in `sizes`, or the largest of its dims. `halos` maps labels of
     windows to (rows of the first operand, rows needed before, rows needed behind). `even` lists
-    labels that may not be padded. `manual` maps the axes of a shard_map to labels.
+    labels that may not be padded. `manual` maps the axes of a shard_map to labels. `fields` are
+    those of the Rule that name no labels: its unit, its work, whether it is fusible ...
     """
     known: dict[Any, int] = dict(sizes or {})
     reductions = dict(reduce) if isinstance(reduce, Mapping) else dict.fromkeys(reduce, "add")
@@ -334,14 +326,13 @@ def einsum(
             kinds[f] = PERMUTE
         elif label in replicated:
             kinds[f] = REPLICATE
+    windows = ((index[label], rows) for label, rows in (halos or {}).items() if label in index)
     return Rule(
         operand_dims, result_dims, tuple(factor_sizes), tuple(kinds),
-        unit, work, fusible, linear, opaque, additive,
-        tuple(Halo(index[label], *rows) for label, rows in (halos or {}).items() if label in index),
-        tuple(sorted(index[label] for label in set(even) if label in index)),
-        maps, leader, precision, expanded,
-        tuple((axis, index.get(label)) for axis, label in (manual or {}).items()),
-        tuple(collectives),
+        halos=tuple(Halo(factor, *rows) for factor, rows in windows),
+        even=tuple(sorted(index[label] for label in set(even) if label in index)),
+        manual=tuple((axis, index.get(label)) for axis, label in (manual or {}).items()),
+        collectives=tuple(collectives), **fields,
     )  # fmt: skip
 
 
@@ -358,5 +349,5 @@ def opaque_rule(op: OpShape, why: str = "") -> Rule:
     operands = [op.dims(i) for i in range(len(op.operands))]
     results = [op.result_dims(i) for i in range(len(op.results))]
     every = [label for slot in (*operands, *results) for label in slot]
-    rule = replace(einsum(op, operands, results, replicate=every, opaque=True), why=why)
+    rule = einsum(op, operands, results, replicate=every, opaque=True, why=why)
     return with_work(rule, sum(math.prod(t.shape) for t in (*op.operands, *op.results)))

@@ -125,6 +125,14 @@ def _unstack(op: OpShape) -> Rule:
     return view(op, [dims], [kept] * len(op.results), replicate=[dims[axis]])
 
 
+@register("bitcast_convert_type", "random_wrap", "random_unwrap", "to_edtype", "from_edtype")
+def _same_bits(op: OpShape) -> Rule:
+    """The parts of a wider element, or the words of a random key, are trailing dims."""
+    ranks = [len(t.shape) for t in (op.operands[0], op.results[0])]
+    before, after = (list(range(rank)) for rank in ranks)
+    return view(op, [before], [after], replicate=range(min(ranks), max(ranks)), linear=())
+
+
 @register("tile")
 def _tile(op: OpShape) -> Rule:
     shape, reps = op.operands[0].shape, op.params["reps"]

@@ -41,8 +41,8 @@ def _windows(op: OpShape, large: int, small: int) -> tuple[list[Any], list[Any],
     """
     p = op.params
     slots = (*op.operands, *op.results)
-    before: list[Any] = []
-    after: list[Any] = []
+    before: list[Any] = list(range(len(slots[large].shape)))
+    after = list(before)
     permute: list[Any] = []
     replicate: list[Any] = []
     sizes: dict[Any, int] = {}
@@ -53,8 +53,6 @@ def _windows(op: OpShape, large: int, small: int) -> tuple[list[Any], list[Any],
         dilated = dilations != [1, 1]
         pads = tuple(p["padding"][d])
         within = ("within", d)
-        before.append(d)
-        after.append(d)
         if size == stride == 1 and pads == (0, 0) and not dilated:
             continue
         if size == stride and n == m * size and pads == (0, 0) and not dilated:

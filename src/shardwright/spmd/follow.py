@@ -8,7 +8,7 @@ per class.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import product
 from math import prod
 from typing import NamedTuple, Protocol
@@ -17,18 +17,9 @@ from shardwright.rules.rule import PASS
 from shardwright.rules.rule import PERMUTE as PERMUTES
 from shardwright.spmd.division import can_divide, local_size
 from shardwright.spmd.layout import REPLICATED, Placement
-from shardwright.spmd.moves import (
-    ALL_GATHER,
-    ALL_TO_ALL,
-    PERMUTE,
-    SLICE,
-    Move,
-    gather_and_pick,
-    gathers_minor,
-    reductions,
-    reshard,
-)
+from shardwright.spmd.moves import ALL_GATHER, ALL_TO_ALL, PERMUTE, Move
 from shardwright.spmd.opclass import NO_ATOM, OpClass, Slot
+from shardwright.spmd.routes import NOWHERE, Route, Routes, SumAxes
 
 
 class Prices(Protocol):
@@ -51,76 +42,6 @@ class Prices(Protocol):
     def moved_bytes(self, op: OpClass, slot: int, size: int) -> int: ...
 
 
-class Route(NamedTuple):
-    """The moves of one layout from one placement to another, and their seconds."""
-
-    moves: list[Move]
-    seconds: float
-    reordered: bool = False  # shards are gathered in another order than that of the result's dims
-
-    @property
-    def travels(self) -> bool:
-        """Whether anything crosses links; a local slice fuses into elementwise work."""
-        return any(m.kind != SLICE for m in self.moves)
-
-
-class Routes:
-    """Routes and local sizes, memoised by geometry and placements."""
-
-    def __init__(
-        self, axis_sizes: tuple[int, ...], move_s: Callable[[Move], float], *,
-        scatters_at_once: bool, gathers_major: bool, across: frozenset[int] = frozenset(),
-    ) -> None:  # fmt: skip
-        self._axis_sizes, self._move_s, self._gathers_major = axis_sizes, move_s, gathers_major
-        self._scatters_at_once = scatters_at_once  # one reduce-scatter over several axes
-        self._across = across  # axes between slices
-        self._known: dict[object, Route] = {}
-        self._bytes: dict[tuple[int, Placement], int] = {}
-
-    def bytes(self, slot: Slot, placement: Placement) -> int:
-        """Bytes of one device's shard of a slot."""
-        key = (slot.geometry, placement)
-        size = self._bytes.get(key)
-        if size is None:
-            size = self._bytes[key] = slot.layout.local_bytes(placement, self._axis_sizes)
-        return size
-
-    def reshard(self, slot: Slot, have: Placement, need: Placement) -> Route:
-        """The route of an operand, or of a complete result, between two placements."""
-        if have == need:
-            return _NOWHERE
-        key = (slot.geometry, have, need)
-        route = self._known.get(key)
-        if route is None:
-            moves = reshard(slot.layout, have, need, self._axis_sizes)
-            twice = self._gathers_major and gathers_minor(
-                slot.layout, have, moves, self._axis_sizes
-            )
-            seconds = sum(self._move_s(m) for m in moves)
-            route = self._known[key] = Route(moves, seconds, twice)
-        return route
-
-    def reduce(
-        self, op: OpClass, slot: Slot, sums: SumAxes, made: Placement, want: Placement
-    ) -> Route:
-        """The cheapest route of an op's partial result to where its sum is stored."""
-        picks = op.operands[0].layout.itemsize if op.picks else 0
-        key = (slot.geometry, made, sums, want, picks, op.at_once)
-        route = self._known.get(key)
-        if route is None:
-            given = (slot.layout, made, sums, want, self._axis_sizes)
-            orders = [gather_and_pick(*given, picks)] if picks else reductions(
-                *given, at_once=self._scatters_at_once, written_out=op.at_once,
-                across=self._across,
-            )  # fmt: skip
-            routes = [Route(moves, sum(self._move_s(m) for m in moves)) for moves in orders]
-            route = self._known[key] = min(routes, key=lambda one: one.seconds)
-        return route
-
-
-_NOWHERE = Route([], 0.0)
-
-
 class Choice(NamedTuple):
     """How one op class is computed in one state, and what that costs once."""
 
@@ -128,6 +49,7 @@ class Choice(NamedTuple):
     needs: tuple[Placement, ...]  # per operand
     produced: tuple[Placement, ...]  # per result, after its reduction
     partial: tuple[int, ...]  # axes over which results are partial sums
+    sum_axes: tuple[SumAxes, ...]  # per result
     operand_moves: tuple[list[Move], ...]
     exchanges: list[Move]  # neighbour exchanges inside the op
     result_moves: tuple[list[Move], ...]
@@ -137,14 +59,6 @@ class Choice(NamedTuple):
     exchange_s: float
     temp_bytes: int  # scratch, copies of operands, results before they are moved
     copied_bytes: tuple[int, ...]  # of those what may wait: the copies of each operand, as gathered
-
-    @property
-    def total_s(self) -> float:
-        """Seconds of compute and of all moves, once."""
-        return self.compute_s + sum(self.operand_s) + sum(self.result_s) + self.exchange_s
-
-
-SumAxes = tuple[tuple[int, ...], ...]  # the axes of each reduction, one after the other
 
 
 class Candidate(NamedTuple):
@@ -167,18 +81,15 @@ def choose(op: OpClass, stored: Sequence[Placement], prices: Prices) -> Choice:
         led = candidate(op, claimed(op.slots[op.rule.leader], stored[op.rule.leader]), prices)
         if led is not None:
             return _choice(op, led, stored, prices)
-    options = _options(op, stored, prices.axis_sizes)
-    fixed = manual_claims(op, prices) if op.rule.manual else {}
-    for axis, atom in fixed.items():
-        options[axis] = [atom] if atom != REPLICATED else []
-    first = tuple([o[0] if o else REPLICATED for o in options])
-    if max(map(len, options)) <= 1 and all([a == REPLICATED or op.kinds[a] == PASS for a in first]):  # noqa: C419
+    options = _options(op, stored, prices)
+    first = tuple([o[0] for o in options])
+    if max(map(len, options)) <= 2 and all([a == REPLICATED or op.kinds[a] == PASS for a in first]):  # noqa: C419
         still = candidate(op, first, prices)
         if still is not None and [*still.needs, *still.produced] == list(stored):
             return _choice(op, still, stored, prices)  # nothing moves: nothing is cheaper
     best, best_s = None, float("inf")
     for one in _candidates(op, options, prices):
-        if one.compute_s < best_s and all(one.claims[a] == atom for a, atom in fixed.items()):
+        if one.compute_s < best_s:
             seconds = _seconds(op, one, stored, prices, best_s)
             if seconds < best_s - 1e-15:  # a femtosecond: what is less apart is a tie
                 best, best_s = one, seconds
@@ -190,7 +101,7 @@ def manual_claims(op: OpClass, prices: Prices) -> dict[int, int]:
     """{axis: op atom or REPLICATED} of a border of a shard_map: as its spec says.
 
     Where a reshape elsewhere cuts the dim in parts that its axes do not divide, no placement is
-    what the spec says: then the array is whole there.
+    what the spec says: then the array is replicated there.
     """
     number = prices.axis_names.index
     claims = {number(name): REPLICATED for name, _ in op.rule.manual}
@@ -232,7 +143,7 @@ def result_route(op: OpClass, n: int, one: Candidate, want: Placement, routes: R
     """The route of a result from how a candidate makes it to where it is stored."""
     slot, made, sums = op.results[n], one.produced[n], one.sum_axes[n]
     if slot.unused:
-        return _NOWHERE
+        return NOWHERE
     if sums:
         return routes.reduce(op, slot, sums, made, want)
     return routes.reshard(slot, made, want)
@@ -248,20 +159,21 @@ def result_s(op: OpClass, n: int, one: Candidate, want: Placement, routes: Route
     return seconds / op.trips if one.sum_axes[n] and one.produced[n] == want else seconds
 
 
-def _options(
-    op: OpClass, stored: Sequence[Placement], axis_sizes: Sequence[int]
-) -> list[list[int]]:
-    """For each axis the op atoms that some slot gives it, in the order of the slots.
+def _options(op: OpClass, stored: Sequence[Placement], prices: Prices) -> list[list[int]]:
+    """For each axis the op atoms that some slot gives it, in the order of the slots; REPLICATED.
 
     A dim that the op slices, concatenates or reverses cannot stay split: its axis may then split
     another dim while the op runs (`OpClass.detours`).
     """
-    options: list[list[int]] = [[] for _ in axis_sizes]
+    options: list[list[int]] = [[] for _ in prices.axis_sizes]
     for slot, placement in zip(op.slots, stored, strict=True):
         for a, j in enumerate(placement):
             if j != REPLICATED:
-                found = offered(op, slot, j, axis_sizes[a])
+                found = offered(op, slot, j, prices.axis_sizes[a])
                 options[a] += [k for k in found if k not in options[a]]
+    options = [[*one, REPLICATED] for one in options]
+    for axis, atom in manual_claims(op, prices).items() if op.rule.manual else ():
+        options[axis] = [atom]
     return options
 
 
@@ -278,14 +190,9 @@ def offered(op: OpClass, slot: Slot, atom: int, n: int) -> Sequence[int]:
 
 
 def _needed(slot: Slot, claims: Placement) -> Placement:
-    """The placement of a slot when the op is computed with these claims, memoised."""
-    known = slot.needed.get(claims)
-    if known is None:
-        known = slot.needed[claims] = tuple(
-            slot.to_op.index(c) if c != REPLICATED and c in slot.to_op else REPLICATED
-            for c in claims
-        )
-    return known
+    """The placement of a slot when the op is computed with these claims."""
+    atoms = {k: j for j, k in enumerate(slot.to_op) if k != NO_ATOM}
+    return tuple([atoms.get(c, REPLICATED) for c in claims])
 
 
 def _possible(op: OpClass, claims: Sequence[int], axis_sizes: Sequence[int]) -> bool:
@@ -332,14 +239,11 @@ def local_sizes(
 
 
 def _candidates(op: OpClass, options: list[list[int]], prices: Prices) -> list[Candidate]:
-    """Every possible candidate whose axes split one of their options or nothing; memoised."""
+    """Every possible candidate whose axes take one of their options; memoised."""
     key = tuple([tuple(o) for o in options])
     known = op.candidate_lists.get(key)
     if known is None:
-        every = [
-            candidate(op, claims, prices)
-            for claims in product(*[[*o, REPLICATED] for o in options])
-        ]
+        every = [candidate(op, claims, prices) for claims in product(*options)]
         known = op.candidate_lists[key] = [one for one in every if one is not None]
     return known
 
@@ -386,7 +290,7 @@ def _choice(op: OpClass, one: Candidate, stored: Sequence[Placement], prices: Pr
         rows = [move.bytes for move in one.exchanges]
         temp += sum(map(prices.buffer_bytes, [*rows, one.slot_bytes[0] + sum(rows)]))
     return Choice(
-        one.claims, one.needs, one.produced, one.partial,
+        one.claims, one.needs, one.produced, one.partial, one.sum_axes,
         tuple([r.moves for r in into]), one.exchanges, tuple([r.moves for r in out]),
         one.compute_s, tuple([r.seconds for r in into]), tuple([r.seconds for r in out]),
         one.exchange_s, temp, tuple(copied[:count]),
@@ -406,6 +310,8 @@ def _copies(size: int, route: Route) -> list[int]:
 
 def _sum_axes(op: OpClass, claims: Placement, partial: tuple[int, ...], result: Slot) -> SumAxes:
     """The axes of each reduction of a result, one after the other; none where it is complete."""
+    if result.unused:
+        return ()
     partial = tuple([a for a in partial if claims[a] not in result.to_op])
     if op.at_once or len(partial) <= 1:
         return (partial,) if partial else ()

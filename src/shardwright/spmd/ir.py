@@ -256,7 +256,7 @@ def _movements(given: Partitioned) -> Iterator[_Movement]:
         if of_op[op.index] == NO_CLASS or still[of_op[op.index]]:
             continue
         choice, times = choices[of_op[op.index]], runs[op.result_region]
-        for slot, v in enumerate(v for v in op.operands if v != LITERAL):
+        for slot, v in enumerate(op.arrays):
             place = place_of(op, v)
             key = (*place, choice.needs[slot])
             if key not in moved and choice.operand_moves[slot]:

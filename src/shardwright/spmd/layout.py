@@ -39,7 +39,7 @@ class Layout(NamedTuple):
     pinned: Placement | None = None  # its placement whatever the lists say
     rematerialised: bool = False  # a constant subgraph: computed per shard at each use, never moved
     closed: tuple[int, ...] = ()  # axes of the shard_maps around it: it is a shard over them
-    summed: bool = False  # added up over the trips of a loop: may be kept whole until it is reduced
+    summed: bool = False  # added up over the trips of a loop: refinement may replicate it alone
 
     @property
     def geometry(self) -> Layout:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from shardwright.analysis.analysis import Analysis
-from shardwright.program.manual import NO_SHARD_MAPS, ShardMaps
+from shardwright.program.manual import ShardMaps
 from shardwright.program.ties import CARRIES, Tie
 from shardwright.program.types import LITERAL, NO_OP, Program, itemsize
 from shardwright.rules.rule import MATRIX
@@ -23,14 +23,14 @@ class Layouts:
 
     def __init__(
         self, analysis: Analysis, axis_sizes: Sequence[int],
-        pinned: Mapping[int, Sequence[Sequence[int]]] | None = None,
-        shard_maps: ShardMaps = NO_SHARD_MAPS, summed: Collection[int] = (),
+        pinned: Mapping[int, Sequence[Sequence[int]]], shard_maps: ShardMaps,
+        summed: Collection[int],
     ) -> None:  # fmt: skip
         """`pinned` maps a value to the axes that split each of its dims, whatever the lists say.
 
         `summed` are values that are added up over the trips of a loop (spmd.sums.find_summed).
         """
-        self.table, self.of_value = _fold(analysis, axis_sizes, pinned or {}, shard_maps, summed)
+        self.table, self.of_value = _fold(analysis, axis_sizes, pinned, shard_maps, summed)
         number: dict[Layout, int] = {}
         self.geometry = [number.setdefault(lay.geometry, len(number)) for lay in self.table]
         self.claims = Claims(self.table, len(analysis.all_groups), axis_sizes)

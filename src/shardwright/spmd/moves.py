@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from functools import lru_cache
 from itertools import permutations
 from typing import NamedTuple
 
-from shardwright.spmd.layout import NO_BIT, REPLICATED, Atom, Layout, Placement
+from shardwright.spmd.layout import REPLICATED, Layout, Placement
 
 SLICE = "slice"  # local, free
 ALL_GATHER, ALL_TO_ALL = "all-gather", "all-to-all"
@@ -34,91 +33,6 @@ def _put(placement: Placement, axes: Sequence[int], atom: int) -> Placement:
     return tuple(out)
 
 
-Step = tuple[str, tuple[int, ...], int]  # (kind, axes, shards of what travels) of a move
-
-
-def reshard(
-    layout: Layout, stored: Placement, needed: Placement, axis_sizes: tuple[int, ...]
-) -> list[Move]:
-    """The moves from `stored` to `needed`."""
-    if stored == needed:
-        return []
-    used = _even_atoms(layout, stored, needed, axis_sizes)
-    if used is None:
-        return find_moves(layout, stored, needed, axis_sizes)
-    steps = _even_moves(*_numbered(used, stored, needed), axis_sizes)
-    return _sized(layout, used, steps)
-
-
-def _even_atoms(
-    layout: Layout, stored: Placement, needed: Placement, axis_sizes: Sequence[int]
-) -> list[int] | None:
-    """The atoms that are split, if all are major ones in even shards; else None.
-
-    Then the moves depend on which axes share an atom alone, and are worked out once for all
-    layouts.
-    """
-    splits: dict[int, int] = {}  # used atom -> all that it is split by before or after
-    for have, need, n in zip(stored, needed, axis_sizes, strict=True):
-        for j in (have, need) if have != need else (have,):
-            if j != REPLICATED:
-                splits[j] = splits.get(j, 1) * n
-    atoms, plain = layout.atoms, layout.units and not (layout.closed or layout.rematerialised)
-    if not plain or any([atoms[j].place or atoms[j].size % n for j, n in splits.items()]):  # noqa: C419
-        return None
-    return list(splits)
-
-
-def _numbered(used: Sequence[int], *placements: Placement) -> list[Placement]:
-    """The placements with these atoms numbered."""
-    number = {j: i for i, j in enumerate(used)} | {REPLICATED: REPLICATED}
-    return [tuple([number[j] for j in placement]) for placement in placements]
-
-
-def _sized(
-    layout: Layout, used: Sequence[int], steps: Sequence[tuple[Step, Placement]]
-) -> list[Move]:
-    """The moves of a layout whose atoms were numbered."""
-    whole, atoms = layout.itemsize, [*used, REPLICATED]  # the last: what -1 names
-    for atom in layout.atoms:
-        whole *= atom.size
-    return [
-        Move(kind, axes, whole // shards, tuple([atoms[i] for i in after]))
-        for (kind, axes, shards), after in steps
-    ]
-
-
-@lru_cache(maxsize=1 << 16)
-def _even_moves(
-    stored: Placement, needed: Placement, axis_sizes: tuple[int, ...]
-) -> list[tuple[Step, Placement]]:
-    """The moves, and the placement after each, for dims that all axes divide."""
-    even, size = _even_layout(axis_sizes, stored, needed)
-    moves = find_moves(even, stored, needed, axis_sizes)
-    return [((m.kind, m.axes, size // m.bytes), m.after) for m in moves]
-
-
-@lru_cache(maxsize=1 << 16)
-def _even_reductions(
-    produced: Placement, sum_axes: tuple[tuple[int, ...], ...], stored: Placement,
-    axis_sizes: tuple[int, ...], at_once: bool, written_out: bool,
-) -> list[list[tuple[Step, Placement]]]:  # fmt: skip
-    """The same of partial results, in each order (see `reductions`)."""
-    even, size = _even_layout(axis_sizes, produced, stored)
-    orders = _find_reductions(
-        even, produced, sum_axes, stored, axis_sizes, at_once=at_once, written_out=written_out
-    )
-    return [[((m.kind, m.axes, size // m.bytes), m.after) for m in moves] for moves in orders]
-
-
-def _even_layout(axis_sizes: Sequence[int], *placements: Placement) -> tuple[Layout, int]:
-    """(a layout of dims that all axes divide, its bytes) for placements of numbered atoms."""
-    size = math.prod(axis_sizes)
-    dims = range(1 + max(map(max, placements)))
-    even = Layout(tuple([Atom(d, 0, size, 0, NO_BIT, 0) for d in dims]), 1, 1, False, False)
-    return even, size ** len(dims)
-
-
 def find_moves(
     layout: Layout, stored: Placement, needed: Placement, axis_sizes: Sequence[int]
 ) -> list[Move]:
@@ -129,6 +43,8 @@ def find_moves(
     dim and slices it again. An axis that arrives on the major side of others leaves the shards on
     the wrong devices: a collective-permute brings them into order.
     """
+    if stored == needed:
+        return []
     if layout.rematerialised:  # rematerialised per shard, never moved
         moved = tuple(a for a in range(len(stored)) if stored[a] != needed[a])
         return [Move(SLICE, moved, layout.local_bytes(needed, axis_sizes), needed)]
@@ -302,27 +218,10 @@ def gather_and_pick(
         size = local * math.prod(axis_sizes[a] for a in axes)
         values = size * itemsize // layout.itemsize
         moves += [Move(ALL_GATHER, axes, n, produced) for n in (values, size)]
-    return [*moves, *reshard(layout, produced, stored, axis_sizes)]
+    return [*moves, *find_moves(layout, produced, stored, axis_sizes)]
 
 
-def reductions(
-    layout: Layout, produced: Placement, sum_axes: Sequence[tuple[int, ...]], stored: Placement,
-    axis_sizes: tuple[int, ...], *, at_once: bool, written_out: bool,
-    across: Collection[int] = (),
-) -> list[list[Move]]:  # fmt: skip
-    """The moves that turn partial results into `stored`, in each order (see `_find_reductions`)."""
-    used = None if across else _even_atoms(layout, produced, stored, axis_sizes)
-    if used is None:
-        return _find_reductions(
-            layout, produced, sum_axes, stored, axis_sizes, at_once=at_once,
-            written_out=written_out, across=across,
-        )  # fmt: skip
-    made, want = _numbered(used, produced, stored)
-    orders = _even_reductions(made, tuple(sum_axes), want, axis_sizes, at_once, written_out)
-    return [_sized(layout, used, steps) for steps in orders]
-
-
-def _find_reductions(
+def find_reductions(
     layout: Layout, produced: Placement, sum_axes: Sequence[tuple[int, ...]], stored: Placement,
     axis_sizes: tuple[int, ...], *, at_once: bool, written_out: bool,
     across: Collection[int] = (),
@@ -336,6 +235,8 @@ def _find_reductions(
     makes the sum explicit (`written_out`). Over axes `across` slices go parts of a sum that was
     scattered inside them, and is gathered inside them at last.
     """
+    if not sum_axes:
+        return [find_moves(layout, produced, stored, axis_sizes)]
     size = layout.local_bytes(produced, axis_sizes)
     early = [Move(ALL_REDUCE, axes, size, produced) for axes in sum_axes[:-1]]
     last = sum_axes[-1]
@@ -358,13 +259,13 @@ def _find_reductions(
         ):
             size = layout.local_bytes(scattered, axis_sizes)
             late = [Move(ALL_REDUCE, others, size, scattered)] if others else []
-            late += reshard(layout, scattered, stored, axis_sizes)
+            late += find_moves(layout, scattered, stored, axis_sizes)
             return [
                 [*early, *_scatter(layout, produced, order, scattered, axis_sizes), *late]
                 for order in permutations(turns.values())
             ]
     reduced = Move(ALL_REDUCE, last, size, produced)
-    return [[*early, reduced, *reshard(layout, produced, stored, axis_sizes)]]
+    return [[*early, reduced, *find_moves(layout, produced, stored, axis_sizes)]]
 
 
 def _in_parts(
@@ -384,7 +285,7 @@ def _in_parts(
             put = _put(made, [a], atom)
             if not (_evenly(layout, put, axis_sizes) and _splits(layout, put, axis_sizes)):
                 continue
-            back = reshard(layout, put, made, tuple(axis_sizes))
+            back = find_moves(layout, put, made, axis_sizes)
             if all(move.axes == (a,) for move in back):  # not along a dim that others split, too
                 aim, made = _put(aim, [a], atom), put
                 break

@@ -24,7 +24,6 @@ class Slot(NamedTuple):
     geometry: int  # layouts of the same geometry move alike
     to_op: tuple[int, ...]  # [value atoms] op atom, or NO_ATOM where the op takes the dim apart
     dtype: Any
-    needed: dict[Placement, Placement]  # claims of the op -> placement of the slot, as they occur
     unused: bool = False  # a result that nothing needs: it is neither summed nor moved
 
 
@@ -195,9 +194,10 @@ def fold_ops(analysis: Analysis, layouts: Layouts, trips: Mapping[int, int]) -> 
         if known is None:
             low, high = start[op.index], start[op.index + 1]
             known = found[signature] = len(table)
-            atoms = factor[low:high], size[low:high]
-            more = trips.get(op.index, 1), stacked, [unused[v] for v in op.results]
-            made = _op_class(known, program, op, layouts, *atoms, more)
+            made = _op_class(
+                known, program, op, layouts, factor[low:high], size[low:high],
+                trips.get(op.index, 1), stacked, [unused[v] for v in op.results],
+            )  # fmt: skip
             alike = by_shape.setdefault(made.shape, made)
             made.candidates, made.candidate_lists = alike.candidates, alike.candidate_lists
             table.append(made)
@@ -207,13 +207,9 @@ def fold_ops(analysis: Analysis, layouts: Layouts, trips: Mapping[int, int]) -> 
 
 def _op_class(
     index: int, program: Program, op: Op, layouts: Layouts, factors: list[int], sizes: list[int],
-    more: tuple[int, bool, list[bool]],
+    trips: int, stacked: bool, unused: list[bool],
 ) -> OpClass:  # fmt: skip
-    """The class of one op; `factors` and `sizes` describe its atoms in order.
-
-    `more`: over how many trips its sums are added up, whether it updates a stack, unused results.
-    """
-    trips, stacked, unused = more
+    """The class of one op; `factors` and `sizes` describe its atoms in order."""
     atoms_of: dict[int, list[int]] = {}
     for atom, f in enumerate(factors):
         atoms_of.setdefault(f, []).append(atom)
@@ -243,7 +239,7 @@ def _op_class(
                 for k in theirs:
                     splittable[k] = False
         geometry, dtype = layouts.geometry[number], program.values[value].dtype
-        return Slot(number, layout, geometry, tuple(to_op), dtype, {})
+        return Slot(number, layout, geometry, tuple(to_op), dtype)
 
     operands = tuple(
         slot(v, dims) for v, dims in zip(op.operands, op.rule.operands, strict=True) if v != LITERAL

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from shardwright.program.ties import CARRIES, ENTRIES, EXITS, INITS, LEAVES_TRIP, Tie
-from shardwright.program.types import LITERAL, NO_OP, TOP, Op, Program
+from shardwright.program.types import NO_OP, TOP, Op, Program
 from shardwright.rules.rule import MATRIX, NOTHING, PASS
 from shardwright.spmd.sums import find_sums
 
@@ -38,18 +38,18 @@ def find_slack(program: Program, splits_bytes: float = 0.0) -> Slack:
     From arrays of `splits_bytes` on a platform splits the dot that reads or makes them; 0: none.
     """
     phase, begins, ends = _phases(program)
-    splits = _beside_dots(program, splits_bytes) if splits_bytes else _NONE
+    splits = _beside_dots(program, splits_bytes) if splits_bytes else frozenset[tuple[int, int]]()
     made, ready = _made(program, phase, begins)
     needed = _needed(program, phase, made)
 
     def early(op: Op, at: int) -> list[bool]:
         """[operands but literals] whether each is there when a phase begins."""
-        return [made[v] != at or ready[v] for v in op.operands if v != LITERAL]
+        return [made[v] != at or ready[v] for v in op.arrays]
 
     works = [not (op.rule.fusible or op.tie or op.is_region) for op in program.ops]
     numbers = [i for i, is_work in enumerate(works) if is_work]
-    first = {phase[i]: i for i in reversed(numbers)}  # nothing runs before it,
-    last = {phase[i]: i for i in numbers}  # nothing after it
+    # Of each phase the op that nothing runs before, and the one that nothing runs after.
+    first, last = {phase[i]: i for i in reversed(numbers)}, {phase[i]: i for i in numbers}
     # What the function itself makes after its last dot or loop hides behind what follows.
     heavy = {phase[op.index]: op.index for op in program.ops if _is_heavy(op)}
     top = sorted({phase[op.index] for op in program.ops if op.region == TOP})
@@ -68,8 +68,7 @@ def find_slack(program: Program, splits_bytes: float = 0.0) -> Slack:
             here = there = follows.get(there, BLOCKS)
             late = moves_late = True
         found = [one and first.get(here) != op.index for one in early(op, here)]
-        apart = [phase[op.index] if (op.index, v) in splits else BLOCKS
-                 for v in op.operands if v != LITERAL]  # fmt: skip
+        apart = [phase[op.index] if (op.index, v) in splits else BLOCKS for v in op.arrays]
         operands.append(tuple([
             here if one or moves_late else at for one, at in zip(found, apart, strict=True)
         ]))  # fmt: skip
@@ -82,15 +81,12 @@ def find_slack(program: Program, splits_bytes: float = 0.0) -> Slack:
     return Slack(1 + max(phase, default=0), phase, value_phase, operands, results)
 
 
-_NONE: frozenset[tuple[int, int]] = frozenset()
-
-
 def _beside_dots(program: Program, least_bytes: float) -> frozenset[tuple[int, int]]:
     """{(op, value)} what a dot reads, or makes, or is added up of such, if it is large enough."""
     found = set[tuple[int, int]]()
     for op in program.ops:
         if op.rule.unit == MATRIX:
-            found |= {(op.index, v) for v in (*op.operands, *op.results) if v != LITERAL}
+            found |= {(op.index, v) for v in (*op.arrays, *op.results)}
     for one in find_sums(program):
         if program.ops[one.leaves[0].op].rule.unit == MATRIX:
             found.add((program.values[one.value].op, one.value))
@@ -140,7 +136,7 @@ def _made(program: Program, phase: list[int], begins: list[int]) -> tuple[list[i
             continue
         at = phase[op.index]
         cheap = op.rule.fusible and op.tie is None
-        found = cheap and all(made[v] != at or ready[v] for v in op.operands if v != LITERAL)
+        found = cheap and all(made[v] != at or ready[v] for v in op.arrays)
         for v in op.results:
             made[v], ready[v] = at, found
     return made, ready
@@ -165,6 +161,6 @@ def _needed(program: Program, phase: list[int], made: list[int]) -> list[bool]:
                 continue
             elif op.tie or not _is_light(op) or any(needed[v] for v in op.results):
                 at = phase[op.index]
-                for v in op.operands:
-                    needed[v] |= v != LITERAL and (made[v] == at or at in backward)
+                for v in op.arrays:
+                    needed[v] |= made[v] == at or at in backward
     return needed

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import prod
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from shardwright.program.ties import Tie
 from shardwright.program.types import LITERAL, NO_OP, Op, Program, itemsize
 from shardwright.rules.rule import MATRIX, PASS, Rule
-from shardwright.spmd.follow import Choice
+from shardwright.spmd.follow import Choice, Prices
 from shardwright.spmd.layout import REPLICATED, Placement
 from shardwright.spmd.moves import ALL_REDUCE, SLICE, Move
 from shardwright.spmd.opclass import OpClass, adds_entries, sums_at_once
@@ -95,12 +95,6 @@ class Reduction(NamedTuple):
     after_loop: bool
 
 
-class MovePrices(Protocol):
-    """Seconds of a collective."""
-
-    def move_s(self, move: Move) -> float: ...
-
-
 class _Carried(NamedTuple):
     """A value that is a sum, scaled, transposed or stacked."""
 
@@ -162,7 +156,7 @@ def find_sums(program: Program) -> list[Sum]:
             else:
                 continue
         else:
-            if len(terms) != 1 or len([v for v in op.operands if v != LITERAL]) != 1:
+            if len(terms) != 1 or len(op.arrays) != 1:
                 continue
             one, before, stacks = carried[terms[0]]
             carried[result] = _Carried(one, _then(before, order), stacks)
@@ -175,7 +169,7 @@ def find_sums(program: Program) -> list[Sum]:
 
 def find_summed(program: Program, sums: Sequence[Sum]) -> set[int]:
     """The values inside loops that are terms or totals of what is added up over their trips."""
-    return {v for one in sums if one.hoist for v in one.in_loop(program)}
+    return {v for one in sums for v in one.in_loop(program)}
 
 
 def path(program: Program, op: int, last: int) -> Iterator[int]:
@@ -243,7 +237,7 @@ def _then(first: Order, second: Order) -> Order:
 
 def reduced_once(
     terms: Sequence[tuple[OpClass, Choice, Order]], hoisted_past: Sequence[Choice],
-    sizes: Sizes, prices: MovePrices,
+    sizes: Sizes, prices: Prices,
 ) -> Reduction | None:  # fmt: skip
     """How a sum is reduced after the additions; None: before them.
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwright.program.types import LITERAL, Op, Program
+from shardwright.program.types import Op, Program
 from shardwright.spmd.opclass import NO_CLASS, OpClasses
 from shardwright.spmd.slack import BLOCKS, Slack
 from shardwright.spmd.sums import Order, Sizes, Sum
@@ -83,7 +83,7 @@ def weigh(
             continue
         compute[c, slack.phase[op.index]] += region[op.region]
         exchanges[c] += runs[op.region]
-        inputs = [v for v in op.operands if v != LITERAL]
+        inputs = op.arrays
         if op.index not in summed:
             results[c] += runs[op.result_region]
             if slack.results[op.index] != BLOCKS:
@@ -137,8 +137,7 @@ def transfer_phases(program: Program, classes: OpClasses, slack: Slack) -> dict[
     phases: dict[Place, set[int]] = defaultdict(set)
     for op in program.ops:
         if classes.of_op[op.index] != NO_CLASS:
-            inputs = [v for v in op.operands if v != LITERAL]
-            for v, phase in zip(inputs, slack.operands[op.index], strict=True):
+            for v, phase in zip(op.arrays, slack.operands[op.index], strict=True):
                 phases[place_of(op, v)].add(phase)
     return {place: next(iter(of)) if len(of) == 1 else BLOCKS for place, of in phases.items()}
 
