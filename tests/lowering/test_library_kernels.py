@@ -17,6 +17,7 @@ from jax.experimental.pallas.ops.tpu.paged_attention import paged_attention
 from jax.experimental.pallas.ops.tpu.ragged_paged_attention import ragged_paged_attention
 
 import shardwright as sw
+from shardwright import _jax
 from shardwright.rules.rule import PASS
 
 MESH = {"data": 4, "model": 2}
@@ -234,7 +235,7 @@ def test_queries_and_keys_of_causal_flash_attention_split_over_devices(loss: Any
 PAGES, PAGE, PER_SEQUENCE = 16, 16, 4
 
 
-def decode(q: Any, k: Any, v: Any, lengths: Any, table: Any, **options: Any) -> Any:
+def pages_read(q: Any, k: Any, v: Any, lengths: Any, table: Any, **options: Any) -> Any:
     return paged_attention(q, k, v, lengths, table, pages_per_compute_block=2, **options)
 
 
@@ -246,28 +247,46 @@ def decode_arguments() -> list[Any]:
 
 
 @pytest.mark.slow
-def test_paged_attention_runs_on_shards() -> None:
+@pytest.mark.parametrize("options", [{}, {"attn_logits_soft_cap": 2.0}], ids=str)
+def test_paged_attention_runs_on_shards(options: dict[str, Any]) -> None:
     """Sequences over data, heads with their pages over model; nothing moves."""
     args = decode_arguments()
+
+    def decode(q: Any, k: Any, v: Any, lengths: Any, table: Any) -> Any:
+        return pages_read(q, k, v, lengths, table, **options)
+
     plan = sw.partition(decode, *args, mesh=MESH, tactics=PINS, seconds=0.2)
     assert plan.record.opaque == {} and not plan.collectives
     (row,) = [row for row in plan.ir().rows if row.name == "paged_attention"]
     assert [axis for axis, _ in row.claims] == ["data", "model"]
     got = plan.jit(decode)(*plan.place(*args))
     np.testing.assert_allclose(got, decode(*args), rtol=1e-5, atol=1e-5)
+    capless = np.abs(got - pages_read(*args)).max()
+    assert (capless > 1e-3) == bool(options)  # the cap is that of the call
 
 
-def test_ragged_paged_attention_splits_heads() -> None:
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"soft_cap": 30.0}, {"sliding_window": 24}, {"soft_cap": 50.0, "sliding_window": 40}],
+    ids=str,
+)
+@pytest.mark.parametrize("scale", [D**-0.5, 1.0, 0.25])
+def test_ragged_paged_attention_splits_heads(options: dict[str, Any], scale: float) -> None:
+    """With the options of the call, which are read from its kernel."""
+
     def step(q: Any, kv: Any, lengths: Any, table: Any, starts: Any, count: Any) -> Any:
         return ragged_paged_attention(
-            q, kv, lengths, table, starts, count, sm_scale=D**-0.5, num_kv_pages_per_block=2,
-            num_queries_per_block=32,
+            q, kv, lengths, table, starts, count, sm_scale=scale, num_kv_pages_per_block=2,
+            num_queries_per_block=32, **options,
         )  # fmt: skip
 
     queries = jax.ShapeDtypeStruct((64, 2 * H, D), jnp.bfloat16)
     pages = jax.ShapeDtypeStruct((PAGES, PAGE, 2 * H, D), jnp.bfloat16)
     numbers = [jax.ShapeDtypeStruct(s, jnp.int32) for s in ((B,), (B, 4), (B + 1,), (1,))]
-    rule = sw.trace(step, queries, pages, *numbers).ops[0].rule
+    (op, *_) = sw.trace(step, queries, pages, *numbers).ops
+    rule, found = op.rule, _jax.paged_options(op.eqn.params)
+    assert found["sm_scale"] == pytest.approx(scale)
+    assert {key: value for key, value in found.items() if key in options} == options
     assert str(rule).startswith("([i,jk,l],[m,n,jo,l],[p],[p,q],[r],[1])->([i,jk,l])")
     assert [rule.sizes[f] for f, kind in enumerate(rule.kinds) if kind == PASS] == [H]
 
@@ -275,7 +294,7 @@ def test_ragged_paged_attention_splits_heads() -> None:
 def test_options_that_a_trace_does_not_name() -> None:
     """It cannot be called again on shards: whole, and the plan says why."""
     args = decode_arguments()
-    (op, *_) = sw.trace(functools.partial(decode, attn_logits_soft_cap=30.0), *args).ops
+    (op, *_) = sw.trace(functools.partial(pages_read, mask_value=-1e9), *args).ops
     assert op.rule.opaque and "options other than the default" in op.rule.why
 
 

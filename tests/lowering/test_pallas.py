@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
@@ -223,6 +224,42 @@ def test_kernels_run_on_shards(fn: Any) -> None:
     assert found.numbers_agree
     if fn not in (batched, masked_in_batch, read_backwards):
         assert not plan.collectives
+
+
+def summed_blocks(x: jax.Array, blocks: jax.Array, count: jax.Array) -> jax.Array:
+    """Of each row of x the sum of the first `count` of these blocks: the grid depends on data."""
+
+    def kernel(blocks: Any, x: Any, o: Any) -> None:
+        @pl.when(pl.program_id(1) == 0)
+        def _start() -> None:
+            o[...] = jnp.zeros_like(o)
+
+        o[...] += x[...]
+
+    return pl.pallas_call(
+        kernel, out_shape=jax.ShapeDtypeStruct((len(x), BLOCK), x.dtype), interpret=True,
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=1, grid=(len(x), count),
+            in_specs=[pl.BlockSpec((1, BLOCK), lambda i, j, blocks: (i, blocks[j]))],
+            out_specs=pl.BlockSpec((1, BLOCK), lambda i, j, blocks: (i, 0)),
+        ),
+    )(blocks, x)  # fmt: skip
+
+
+def test_a_grid_that_depends_on_data_is_split_along_its_other_dims() -> None:
+    """As splash attention of tokamax has it: a step for each block that the mask leaves."""
+    x = jax.random.normal(jax.random.key(0), (16, 8 * BLOCK))
+    blocks = jnp.array([3, 1, 0, 6], jnp.int32)
+    plan = sw.partition(
+        summed_blocks, x, blocks, jnp.int32(3), mesh=MESH, tactics=[sw.Pin("x", 0, "data")]
+    )
+    assert plan.record.opaque == {}
+    (row,) = [row for row in plan.ir().rows if row.name == "pallas_call"]
+    assert dict(row.claims)["data"] == "j"
+    run = plan.jit(summed_blocks)
+    for count in (1, 3, 4):
+        want = x.reshape(16, 8, BLOCK)[:, blocks[:count]].sum(1)
+        np.testing.assert_allclose(run(x, blocks, jnp.int32(count)), want, rtol=1e-5, atol=1e-6)
 
 
 def test_an_opaque_kernel_is_counted_and_runs() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +15,7 @@ from jax.experimental.pallas.ops.tpu.megablox import ops as megablox
 from jax.sharding import PartitionSpec as P
 
 import shardwright as sw
+from shardwright.rules.grouped import GROUPED_DOTS
 from tests.plans.runs import DEVICES
 
 MESH = {"data": 4, "model": 2}
@@ -97,6 +100,46 @@ def test_experts_split_where_tokens_are_whole() -> None:
     assert found.ok and found.numbers_agree, found
 
 
+@pytest.mark.parametrize(
+    "mesh, rows",
+    [
+        ({"model": 8}, ("model",)), ({"data": 2, "model": 4}, ("data", "model")),
+        ({"model": 4, "data": 2}, ("model", "data")), ({"data": 4, "model": 2}, ("model",)),
+    ],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("fn", [experts, gradients])
+def test_rows_travel_to_their_experts(
+    fn: Callable[..., Any], mesh: dict[str, int], rows: tuple[str, ...]
+) -> None:
+    """Experts and rows over one axis: rows go there and back, none is dropped, no weight moves.
+
+    The device is one whose compiler has a ragged all-to-all, the numbers are those of host devices.
+    """
+    x = jax.random.normal(jax.random.key(0), (1024, 256))
+    w = jax.random.normal(jax.random.key(1), (8, 256, 512)) / 16
+    pins = [sw.Pin("w", 0, "model"), sw.Pin("x", 0, rows)]
+    first = jnp.full((8,), 128, jnp.int32)
+    plan = sw.partition(fn, x, w, first, mesh=mesh, device="tpu-v5p", tactics=pins)
+    dots = [row for row in plan.ir().rows if row.name in GROUPED_DOTS]
+    claims = dict(dots[0].claims)
+    assert claims["model"] == "i to k"
+    local = 1024 // math.prod(mesh[axis] for axis, factor in claims.items() if factor[0] == "i")
+    sent = [c.bytes for c in dots[0].collectives if c.kind == "ragged-all-to-all"]
+    assert sorted(sent) == [local * 256 * F32, local * 512 * F32]
+    run = plan.jit(fn)
+    for sizes in (
+        (1, 600, 3, 0, 0, 0, 420, 0),
+        (0, 0, 0, 0, 0, 1024, 0, 0),
+        (9, 0, 0, 1, 2, 3, 4, 5),
+    ):
+        args = x, w, jnp.array(sizes, jnp.int32)
+        for got, want in zip(jax.tree.leaves(run(*args)), jax.tree.leaves(fn(*args)), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-4)
+    found = plan.verify()
+    assert found.ok, found  # gathers and scatters stand for a ragged all-to-all
+
+
 def grouped_matmul(x: jax.Array, w: jax.Array, sizes: jax.Array) -> jax.Array:
     return megablox.gmm(x, w, sizes, jnp.float32, (128, 128, 128), interpret=True)
 
@@ -125,6 +168,27 @@ def test_megablox(weights: sw.Pin) -> None:
         args = x, w, jnp.array(sizes, jnp.int32)
         for got, want in zip(run(*args), alone(*args), strict=True):
             np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.slow
+def test_rows_of_megablox_travel_to_their_experts() -> None:
+    """Forward and backward: the tiles that come are of the groups here, in order."""
+    x = jax.random.normal(jax.random.key(0), (1024, 128))
+    w = jax.random.normal(jax.random.key(1), (16, 128, 512))
+    first = jnp.full((16,), 64, jnp.int32)
+    pins = [sw.Pin("w", 0, "model"), sw.Pin("x", 0, ("data", "model"))]
+    plan = sw.partition(
+        grouped_gradients, x, w, first, mesh={"data": 2, "model": 2}, device="tpu-v5p",
+        tactics=[*pins, sw.Replicate("sizes")], seconds=0.2,
+    )  # fmt: skip
+    rows = [row for row in plan.ir().rows if row.name.startswith("megablox")]
+    run, alone = plan.jit(grouped_gradients), jax.jit(grouped_gradients)
+    for sizes in ((1, 640, 3, 380, *[0] * 12), (*[0] * 13, 1024, 0, 0), (64,) * 16):
+        args = x, w, jnp.array(sizes, jnp.int32)
+        for got, want in zip(run(*args), alone(*args), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-3)
+    claims = [dict(row.claims)["model"] for row in rows]
+    assert claims[:2] == ["i to l", "i to l"], claims
 
 
 def some_groups(x: jax.Array, w: jax.Array, sizes: jax.Array, first: jax.Array) -> jax.Array:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas.ops.tpu import flash_attention as flash
+from jax.extend import core
 from jax.sharding import PartitionSpec as P
 
 import shardwright as sw
@@ -102,6 +103,48 @@ def test_cudnn_attention_says_why_queries_stay_whole(options: dict[str, Any]) ->
     loss = jax.grad(lambda *args: jnp.sum(fn(*args).astype(jnp.float32)), (0, 1, 2))
     found = notes(loss, *[(1, 4096, 2, 128)] * 3, device="h100")
     assert ["cuDNN counts lengths" in note for note in found] == [True] * len(lengths)
+
+
+def test_a_grouped_dot_that_no_axis_divides() -> None:
+    """Whole tokens are said why: nothing is padded in a shard_map."""
+
+    def fn(x: Any, w: Any) -> Any:
+        return jax.lax.ragged_dot(jnp.sin(x), w, jnp.full((7,), 511, jnp.int32))
+
+    (note,) = notes(fn, (4097, 1023), (7, 1023, 2047))
+    assert note.startswith("ragged_dot_general at ") and "computed in full on every device" in note
+    assert "do not divide its dims of 4097, 2047, 1023, 7" in note
+    assert note.endswith("rows in a multiple of 8 would be split")
+    assert notes(fn, (4096, 1023), (7, 1023, 2047)) == []
+
+
+@pytest.mark.parametrize("target", ["te_gemm_ffi", "my_kernel"])
+def test_a_custom_call_of_another_library(target: str) -> None:
+    """As those of transformer_engine are: where it stands, and the line that would open it."""
+
+    def fn(x: Any, w: Any) -> Any:
+        made = jax.ShapeDtypeStruct((x.shape[0], w.shape[1]), x.dtype)
+        return jnp.tanh(jax.ffi.ffi_call(target, made)(x, w))
+
+    (note,) = notes(fn, (4096, 1024), (1024, 2048), device="h100")
+    assert note.startswith(f"{target} at ") and "is computed in full on every device" in note
+    assert note.endswith(f'sw.rule("{target}", "a b, c d -> e f")')
+
+
+def test_a_kernel_of_jax_triton() -> None:
+    """Its call has fixed the grid: a rule could not split it, a shard_map can."""
+    call = core.Primitive("triton_kernel_call")
+    call.multiple_results = True
+    call.def_abstract_eval(
+        lambda *args, out_shapes, **_: [jax.core.ShapedArray(*s) for s in out_shapes]
+    )
+
+    def fn(x: Any, y: Any) -> Any:
+        (out,) = call.bind(x, y, out_shapes=((x.shape, x.dtype),), name="add", grid=(8,))
+        return 2 * out
+
+    (note,) = notes(fn, (4096, 1024), (4096, 1024), device="h100")
+    assert note.startswith("add at ") and "call it in a jax.shard_map" in note
 
 
 @pytest.mark.parametrize("check_vma", [True, False])

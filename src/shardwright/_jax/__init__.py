@@ -12,9 +12,11 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
+from itertools import product
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from jax._src import core, source_info_util
 from jax._src.interpreters import partial_eval
 from jax._src.literals import TypedNdArray
@@ -529,18 +531,44 @@ def paged_options(params: Mapping[str, Any]) -> dict[str, Any]:
     mapping = kernel.params["grid_mapping"]
     pages = mapping.scratch_avals[0].shape[1]
     types = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in params["jaxpr"].in_avals]
-    guesses: list[dict[str, Any]] = [{"pages_per_compute_block": pages}]
+    caps, scales, windows = _attention_numbers(kernel.params["jaxpr"])
+    options = {"pages_per_compute_block": [pages], "attn_logits_soft_cap": caps or [None]}
     if params["name"] == "ragged_paged_attention":
         queries = mapping.block_mappings[0].block_shape[0].block_size
-        sizes = {"num_kv_pages_per_block": pages, "num_queries_per_block": queries}
-        scales = (types[0].shape[-1] ** -0.5, 1.0)
-        guesses = [{**sizes, "sm_scale": scale} for scale in scales]
+        options = {
+            "num_kv_pages_per_block": [pages], "num_queries_per_block": [queries],
+            "soft_cap": caps or [None], "sliding_window": [None, *windows],
+            "sm_scale": [*scales, 1.0],
+        }  # fmt: skip
     fn, was = _library(params["name"]), str(params["jaxpr"])
-    for guess in guesses:
+    for values in product(*options.values()):
+        guess = dict(zip(options, values, strict=True))
         traced = jax.make_jaxpr(partial(fn, **guess))(*types)
         if str(traced.eqns[-1].params["jaxpr"]) == was:
             return guess
     raise ValueError("it has options other than the default ones, which its trace does not name")
+
+
+def _attention_numbers(kernel: Any) -> tuple[list[Any], list[Any], list[Any]]:
+    """Numbers in a kernel that may be its soft cap, its scale or its window.
+
+    Scores are divided by the cap before their tanh, multiplied by the scale; the window is
+    subtracted from the number of a row.
+    """
+    caps, scales, windows = dict[Any, None](), dict[Any, None](), dict[Any, None]()
+    jaxprs = [kernel]
+    for jaxpr in jaxprs:
+        made = {v: eqn for eqn in jaxpr.eqns for v in eqn.outvars}
+        for eqn in jaxpr.eqns:
+            jaxprs += jaxprs_in(eqn)
+            name, numbers = eqn.primitive.name, {"mul": scales, "sub": windows, "tanh": caps}
+            divided = made.get(eqn.invars[0]) if name == "tanh" else eqn
+            last = divided.invars[-1] if divided and name in numbers else None
+            if isinstance(last, Literal):
+                value = np.asarray(last.val).item()
+                if isinstance(value, int) == (name == "sub"):
+                    numbers[name][value] = None
+    return list(caps), list(scales), list(windows)
 
 
 class Megablox(NamedTuple):

@@ -207,12 +207,14 @@ class RaggedDot:
     sorted_by: Key | None = None
     sorts: bool = False  # rows here come in several blocks: they are sorted first
     scatter: Scatters = ()  # of the sums each device keeps a shard
+    travels: str = ""  # the axis over which rows go to the devices of their groups, and back
 
     def __str__(self) -> str:
         parts = {"rows": self.rows_over, "groups": self.groups_over}
         split = ", ".join(f"{what} over {'+'.join(axes)}" for what, axes in parts.items() if axes)
         total = f", sum over {'+'.join(self.sums)}" if self.sums else ""
         first = "sort, " if self.sorts else ""
+        first += f"send to groups over {self.travels}, " if self.travels else ""
         total += ", scattered" if self.scatter else ""
         return f"{first}multiply {split or 'whole'} in shard_map{total}"
 

@@ -64,7 +64,7 @@ def kernel_on_shards(
     shapes = [*(shard.shape for shard in shards), *results]
     _check(eqn, grid, shapes)
     shapes = shapes[grid.index_operands :]
-    sizes = list(grid.sizes)
+    sizes = list(mapping.grid)  # one that depends on data is an operand
     for blocks, shape in zip(grid.blocks, shapes, strict=True):
         for block, size in zip(blocks, shape, strict=True):
             if block.grid is not None:
@@ -84,7 +84,8 @@ def kernel_on_shards(
         axis, steps = grid.own.index(grid.rows), grid.sizes[grid.rows]
         changes["jaxpr"] = _jax.with_last_step(params["jaxpr"], axis, steps, sizes[grid.rows])
     if params.get("cost_estimate") is not None:  # the compiler schedules by it
-        here = prod(sizes) / prod(grid.sizes)
+        split = [g for g in range(len(sizes)) if g not in grid.of_data]
+        here = prod(sizes[g] for g in split) / prod(grid.sizes[g] for g in split)
         fields = dataclasses.asdict(params["cost_estimate"])
         less = {name: int(value * here) for name, value in fields.items()}
         changes["cost_estimate"] = dataclasses.replace(params["cost_estimate"], **less)

@@ -14,6 +14,7 @@ from shardwright.lowering.actions import RaggedDot
 from shardwright.lowering.reductions import scatters
 from shardwright.lowering.shards import after, on_shards, summed
 from shardwright.lowering.specs import Spec
+from shardwright.lowering.travel import multiply_there
 from shardwright.program.interpret import Key
 from shardwright.program.types import Op
 from shardwright.spmd.follow import split_by
@@ -50,6 +51,7 @@ def ragged_dot(
         operands, produced, over(rows), over(groups), tuple(names[a] for a in choice.partial),
         tuple(dims.index(rows) if rows in dims else None for dims in (lhs, rhs, result)),
         op.sorted_by, sorts, scatters(given, op, 0),
+        next((names[a] for a, c in enumerate(choice.claims) if c in op_class.pairs), ""),
     )  # fmt: skip
 
 
@@ -82,6 +84,8 @@ def multiply(eqn: Any, args: list[Any], how: RaggedDot, mesh: Any) -> Any:
 
     def product(lhs: Any, rhs: Any, sizes: Any) -> Any:
         """The result of one device, from its rows in order."""
+        if how.travels:
+            return multiply_there(at_groups, (lhs, rhs), how.row_dims, sizes, how.travels)
         devices = jax.lax.axis_size(how.groups_over) if how.groups_over else 1
         first = jax.lax.axis_index(how.groups_over) * (total // devices) if how.groups_over else 0
         if _jax.library_call(eqn):
@@ -90,6 +94,12 @@ def multiply(eqn: Any, args: list[Any], how: RaggedDot, mesh: Any) -> Any:
         else:
             out = _of_my_groups(eqn, lhs, rhs, sizes, total // devices, first, how)
         return out
+
+    def at_groups(lhs: Any, rhs: Any, sizes: Any) -> Any:
+        """The result of the groups that a device has, from their rows."""
+        if _jax.library_call(eqn):
+            return _jax.megablox(eqn.params, (lhs, rhs, sizes), len(sizes), jnp.int32(0))
+        return _jax.bind(eqn, [lhs, rhs, sizes])[0]
 
     def local_sum(*shards: Any) -> Any:
         return summed(local(*shards), [how.sums], how.scatter)

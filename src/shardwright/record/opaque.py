@@ -7,10 +7,13 @@ from collections.abc import Callable
 from shardwright.mesh import Mesh
 from shardwright.program.manual import find_shard_maps
 from shardwright.program.types import LITERAL, Op, Program
+from shardwright.rules.grouped import GROUPED_DOTS
 from shardwright.rules.notation import line_for
 from shardwright.rules.registry import called_names
 from shardwright.rules.rule import PERMUTE, REPLICATE, OpShape, Rule, TensorShape
 
+TRITON_CALL = "triton_kernel_call"  # of jax_triton
+PLAIN_GROUPED = GROUPED_DOTS[:1]  # megablox has tiles, which are blocks
 MOST = 5  # notes; the counts of all are in the record
 
 
@@ -23,21 +26,26 @@ def opaque_notes(program: Program, mesh: Mesh) -> list[str]:
             found.setdefault((_name(program, op), op.rule.why), []).append(op)
     return [
         f"{name}{f' x{len(ops)}' if len(ops) > 1 else ''} at {ops[0].source or 'no line'} is"
-        f" computed in full on every device: {why}; to split it, give dims that go together one"
-        f" name in {line_for(_shape(program, ops[0]), name)}"
+        f" computed in full on every device: {why}; to split it, {_advice(program, ops[0], name)}"
         for (name, why), ops in list(found.items())[:MOST]
     ]
 
 
+def _advice(program: Program, op: Op, name: str) -> str:
+    if op.name == TRITON_CALL:  # the call has fixed its grid and the shapes of its results
+        return "call it in a jax.shard_map, where it is called for one device's arrays"
+    return f"give dims that go together one name in {line_for(_shape(program, op), name)}"
+
+
 def shared_kernel_notes(program: Program, mesh: Mesh) -> list[str]:
-    """One sentence per kernel that not all devices can share out, however it is split.
+    """One sentence per kernel or grouped dot that not all devices can share, however it is split.
 
     In a shard_map those that it leaves to the plan.
     """
     found: dict[str, str] = {}
     axes_left = _axes_left(program, mesh)
     for op in program.ops:
-        if op.rule.kernel is None or op.rule.opaque:
+        if (op.rule.kernel is None and op.name not in GROUPED_DOTS) or op.rule.opaque:
             continue
         left = {f: op.rule.sizes[f] for f in _splittable(op.rule)}
         here, devices = axes_left(op), 1
@@ -51,7 +59,7 @@ def shared_kernel_notes(program: Program, mesh: Mesh) -> list[str]:
         if devices == here.size:
             continue
         name = _name(program, op)
-        why = op.rule.why or _blocks(program, op, here)
+        why = op.rule.why or (_sizes if op.name in PLAIN_GROUPED else _blocks)(program, op, here)
         shared = f"shared by {devices} of {here.size}"
         how = shared if devices > 1 else "computed in full on every device"
         found.setdefault(why, f"{name} at {op.source or 'no line'} is {how}: {why}")
@@ -73,6 +81,15 @@ def _axes_left(program: Program, mesh: Mesh) -> Callable[[Op], Mesh | None]:
 def _splittable(rule: Rule) -> list[int]:
     """The factors that devices can share; the gradient of keys is a sum over shared queries."""
     return [f for f, kind in enumerate(rule.kinds) if kind not in (PERMUTE, REPLICATE)]
+
+
+def _sizes(program: Program, op: Op, mesh: Mesh) -> str:
+    """Why no more devices share a grouped dot, and which sizes would let them."""
+    sizes = sorted({op.rule.sizes[f] for f in _splittable(op.rule)}, reverse=True)
+    return (
+        f"the axes of {mesh} do not divide its dims of {', '.join(map(str, sizes))}, and a grouped"
+        f" dot pads nothing; rows in a multiple of {mesh.size} would be split"
+    )
 
 
 def _blocks(program: Program, op: Op, mesh: Mesh) -> str:
@@ -104,4 +121,5 @@ def _shape(program: Program, op: Op) -> OpShape:
 def _name(program: Program, op: Op) -> str:
     """The name that a rule for the op goes by."""
     names = called_names(_shape(program, op))
-    return names[0] if names else op.name
+    kernel = op.eqn.params.get("name") if op.name == TRITON_CALL else None
+    return names[0] if names else kernel or op.name

@@ -146,6 +146,15 @@ def _all_reduce(key: Key, sizes: Sizes) -> Iterator[Substitute]:
         yield {("all-reduce", axes): 1.0}
 
 
+def _to_all(key: Key, sizes: Sizes) -> Iterator[Substitute]:
+    """Rows for one device go to all of them: there as a gather, back as the scatter of a sum."""
+    kind, axes = key
+    if kind == "ragged-all-to-all" and axes:
+        n = prod(sizes[a] for a in axes)
+        yield {("all-gather", axes): n}
+        yield {("reduce-scatter", axes): n}
+
+
 def _permutes(key: Key, sizes: Sizes) -> Iterator[Substitute]:
     """Permutes: each device passes all shards but one on to its neighbour."""
     kind, axes = key
@@ -178,6 +187,8 @@ def _no_axes(key: Key, sizes: Sizes) -> Iterator[Substitute]:
 EQUIVALENCES = (
     # XLA:CPU writes a reduce-scatter so unless the program asks for one (psum_scatter).
     Equivalence("reduced whole, then sliced", (CPU,), _all_reduce),
+    # As lowering/travel.py writes it there: XLA:CPU has no ragged all-to-all.
+    Equivalence("rows sent to all devices", (CPU,), _to_all),
     # The TPU compiler does so where shards are used one by one (windowed einsums).
     Equivalence("passed from neighbour to neighbour", (TPU,), _permutes),
     # The bytes that cross the links are the same for gathers and scatters.

@@ -31,7 +31,7 @@ class KernelGrid(NamedTuple):
 
     sizes: tuple[int, ...]
     blocks: tuple[tuple[Block, ...], ...]  # [operands, then results][dims], without index operands
-    index_operands: int  # leading operands that every step may read
+    index_operands: int  # leading operands that every step may read, sizes of the grid first
     computed: frozenset[int]  # grid dims that a computed block index depends on
     decides: frozenset[int]  # of those the ones that decide which block of a result a step writes
     asked: frozenset[int]  # grid dims of which the kernel asks where it is
@@ -40,6 +40,7 @@ class KernelGrid(NamedTuple):
     own: tuple[int, ...]  # the grid dims that its author wrote; vmap adds others
     work: Work
     rows: int | None = None  # the grid dim whose steps read their own row of what is prefetched
+    of_data: frozenset[int] = frozenset()  # grid dims whose size is data
 
     @property
     def told(self) -> frozenset[int]:
@@ -48,11 +49,10 @@ class KernelGrid(NamedTuple):
 
 
 def kernel_grid(params: Mapping[str, Any]) -> KernelGrid:
-    """What grid and index maps say; ValueError where the grid depends on data."""
+    """What grid and index maps say; ValueError where the grid depends on data that is not here."""
     mapping, kernel = params["grid_mapping"], params["jaxpr"]
-    sizes = mapping.grid
-    if not all(isinstance(size, int) for size in sizes):
-        raise ValueError("its grid depends on data")
+    of_data = {g for g, size in enumerate(mapping.grid) if not isinstance(size, int)}
+    sizes = mapping.grid if not of_data else _most_steps(params)
     indices = [_indices(b, len(sizes)) for b in mapping.block_mappings]
     groups = {
         index.grid: index.group for dims in indices for index in dims if index.group > 1
@@ -69,6 +69,9 @@ def kernel_grid(params: Mapping[str, Any]) -> KernelGrid:
             if block.grid is not None and not covers:  # it steps along a part, or beyond the end
                 depends.add(block.grid)
                 block = Block(block.size)
+            if block.grid in of_data:  # as many blocks as it turns out: any step may read it all
+                depends.add(block.grid)
+                block = Block(block.size)
             depends |= index.depends
             row.append(block)
         computed |= depends
@@ -77,14 +80,28 @@ def kernel_grid(params: Mapping[str, Any]) -> KernelGrid:
     decides |= _shared_buffers(params, blocks)
     own = tuple(g for g in range(len(sizes)) if g not in mapping.vmapped_dims)
     asked, inside = _program_ids(kernel)
-    if not _jax.can_be_told(params):
+    if of_data or not _jax.can_be_told(params):
         inside = asked
         decides |= computed
     return KernelGrid(
-        sizes, tuple(blocks), mapping.num_index_operands, frozenset(computed), frozenset(decides),
+        sizes, tuple(blocks), mapping.num_dynamic_grid_bounds + mapping.num_index_operands,
+        frozenset(computed), frozenset(decides),
         frozenset(own[axis] for axis in asked), frozenset(own[axis] for axis in inside),
-        _parallel(params, own), own, _work(params, indices),
+        _parallel(params, own), own, _work(params, indices, sizes), of_data=frozenset(of_data),
     )  # fmt: skip
+
+
+def _most_steps(params: Mapping[str, Any]) -> tuple[int, ...]:
+    """The grid, where one dim depends on data: a step for each entry of what is prefetched.
+
+    Which blocks are computed is told so: those of a mask that are not all zero.
+    """
+    mapping = params["grid_mapping"]
+    told = [v.aval.shape for v in params["jaxpr"].invars[: mapping.num_index_operands]]
+    steps = max((shape[-1] for shape in told if shape), default=0)
+    if mapping.num_dynamic_grid_bounds != 1 or not steps or params.get("input_output_aliases"):
+        raise ValueError("its grid depends on data")
+    return tuple(size if isinstance(size, int) else steps for size in mapping.grid)
 
 
 def _shared_buffers(params: Mapping[str, Any], blocks: list[tuple[Block, ...]]) -> set[int]:
@@ -172,9 +189,8 @@ def _program_ids(kernel: Any) -> tuple[set[int], set[int]]:
     return {eqn.params["axis"] for eqn in every}, {eqn.params["axis"] for eqn in inside}
 
 
-def _work(params: Mapping[str, Any], indices: list[list[_Index]]) -> Work:
+def _work(params: Mapping[str, Any], indices: list[list[_Index]], sizes: tuple[int, ...]) -> Work:
     """The work of all steps: dots and operations in the kernel's code, blocks that are fetched."""
-    sizes = params["grid_mapping"].grid
     steps = float(np.prod(sizes, dtype=float))
     dots: dict[Dot, float] = {}
     operations = 0.0

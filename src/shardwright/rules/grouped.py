@@ -4,6 +4,7 @@
 - Groups may be split: each device multiplies the rows of its groups; other rows are zero, and the
   results are summed. Where every group has a result of its own (the gradient of the weights)
   nothing is summed.
+- One axis may split both: rows travel to the device of their group, and results back.
 """
 
 from __future__ import annotations
@@ -15,7 +16,16 @@ from typing import Any
 from shardwright import _jax
 from shardwright.rules.precision import precision_of
 from shardwright.rules.registry import LIBRARY_RULES, register
-from shardwright.rules.rule import AS_IT_IS, MATRIX, Expanded, OpShape, Rule, einsum, with_work
+from shardwright.rules.rule import (
+    AS_IT_IS,
+    MATRIX,
+    REPLICATE,
+    Expanded,
+    OpShape,
+    Rule,
+    einsum,
+    with_work,
+)
 
 GROUPED_DOTS = ("ragged_dot_general", "megablox_gmm", "megablox_tgmm")
 
@@ -55,7 +65,8 @@ def _ragged_dot_general(op: OpShape) -> Rule:
         expanded=_masked(op.operands[2].shape[-1], ragged in lc) if ragged not in lb else AS_IT_IS,
     )  # fmt: skip
     columns = [n for d, n in enumerate(op.operands[1].shape) if d not in (*rc, *rb, *groups)]
-    return _with_rows(rule, prod(op.operands[0].shape) * prod(columns))
+    rule = _with_rows(rule, prod(op.operands[0].shape) * prod(columns))
+    return _travelling(rule, ragged, groups[0] if groups else None)
 
 
 def _masked(groups: int, own_results: bool) -> Expanded:
@@ -86,7 +97,21 @@ def _megablox(op: OpShape) -> Rule:
         unit=MATRIX, even=["tile", "group", "k", "n"],
     )  # fmt: skip
     rows_here = here / op.operands[2].shape[0]  # as if groups were equally full
-    return _with_rows(rule, prod(op.operands[0].shape) * op.results[0].shape[-1] * rows_here)
+    rule = _with_rows(rule, prod(op.operands[0].shape) * op.results[0].shape[-1] * rows_here)
+    forward = op.name == "megablox_gmm"
+    return _travelling(rule, 0 if forward else 1, 0 if forward else None)
+
+
+def _travelling(rule: Rule, ragged: int, groups: int | None) -> Rule:
+    """The rule, with rows that may travel to their groups where both may be split.
+
+    `groups`: their dim in the weights; None: they are the first dim of the result.
+    """
+    rows = rule.operands[0][ragged]
+    of = rule.results[0][0] if groups is None else rule.operands[1][groups]
+    if not rows or not of or REPLICATE in (rule.kinds[rows[0]], rule.kinds[of[0]]):
+        return rule
+    return replace(rule, travels=(rows[0], of[0]))
 
 
 def _with_rows(rule: Rule, multiplications: float) -> Rule:

@@ -72,4 +72,5 @@ def _without(rule: Rule, gone: int) -> Rule:
         sizes=tuple(rule.sizes[f] for f in keep), kinds=tuple(rule.kinds[f] for f in keep),
         even=tuple(place[f] for f in rule.even if f != gone),
         own=None if rule.own is None else place[rule.own],
+        travels=None if rule.travels is None else (place[rule.travels[0]], place[rule.travels[1]]),
     )  # fmt: skip

@@ -119,7 +119,8 @@ def _why_whole(grid: KernelGrid, results: int) -> str:
     """Why no grid dim may be split: one reason for each."""
     common = _in_every_result(grid, results)
     reasons = [
-        f"{g} decides which block a step writes" if g in grid.decides
+        f"{g} has as many steps as data says" if g in grid.of_data
+        else f"{g} decides which block a step writes" if g in grid.decides
         else f"{g} is not in every result" if g not in common
         else f"{g} is where the kernel asks for its program_id in a branch" if g in grid.untold
         else f"{g} is not declared parallel, and steps share scratch memory"
@@ -140,7 +141,7 @@ def splittable(grid: KernelGrid, kernel: Kernel | None, results: int) -> set[int
     known = {grid.own[d] for d in kernel.independent} if kernel else set()
     common = _in_every_result(grid, results)
     return {
-        g for g, size in enumerate(grid.sizes) if size > 1 and (
+        g for g, size in enumerate(grid.sizes) if size > 1 and g not in grid.of_data and (
             g == grid.rows or (g not in grid.decides
             and (g in known or (g in common and g not in grid.untold and g in grid.parallel)))
         )

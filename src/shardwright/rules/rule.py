@@ -177,6 +177,9 @@ class Rule:
     own: int | None = None
     # Lowering runs it in a shard_map, where all its partial sums are reduced at once.
     in_shards: bool = False
+    # Rows and groups, two factors that one axis may split together: rows go to the device of their
+    # group by a ragged all-to-all, what is computed of them goes back.
+    travels: tuple[int, int] | None = None
     why: str = ""  # it is opaque
 
     @property

@@ -21,10 +21,11 @@ def least_compute_s(model: CostModel, op: OpClass) -> float:
     options = [k for k, splittable in enumerate(op.splittable) if splittable]
     if (len(options) + 1) ** len(sizes) > MOST_WAYS:
         return 0.0
-    ways: dict[tuple[int, ...], None] = {}
+    ways: dict[tuple[tuple[int, ...], ...], None] = {}  # what is computed, what is held
     for claims in product((REPLICATED, *options), repeat=len(sizes)):
-        ways[tuple(local_sizes(op.sizes, claims, sizes))] = None
-    return min(model.prices.compute_s(op, local, _slot_bytes(op, local)) for local in ways)
+        both = (local_sizes(op, claims, sizes, held=held) for held in (False, True))
+        ways[tuple(map(tuple, both))] = None
+    return min(model.prices.compute_s(op, local, _slot_bytes(op, held)) for local, held in ways)
 
 
 def _slot_bytes(op: OpClass, local: tuple[int, ...]) -> list[int]:

@@ -17,7 +17,7 @@ from shardwright.rules.rule import PASS
 from shardwright.rules.rule import PERMUTE as PERMUTES
 from shardwright.spmd.division import can_divide, local_size
 from shardwright.spmd.layout import REPLICATED, Placement
-from shardwright.spmd.moves import ALL_GATHER, ALL_TO_ALL, PERMUTE, Move
+from shardwright.spmd.moves import ALL_GATHER, ALL_TO_ALL, PERMUTE, RAGGED_ALL_TO_ALL, Move
 from shardwright.spmd.opclass import NO_ATOM, OpClass, Slot
 from shardwright.spmd.routes import NOWHERE, Route, Routes, SumAxes
 
@@ -28,6 +28,7 @@ class Prices(Protocol):
     axis_names: tuple[str, ...]
     axis_sizes: tuple[int, ...]
     routes: Routes
+    sends_rows: bool  # there is a ragged all-to-all
 
     def move_s(self, move: Move) -> float: ...
 
@@ -40,6 +41,9 @@ class Prices(Protocol):
     def buffer_bytes(self, size: int) -> int: ...
 
     def moved_bytes(self, op: OpClass, slot: int, size: int) -> int: ...
+
+
+COUNT_BYTES = 4  # of how many rows are of a group
 
 
 class Choice(NamedTuple):
@@ -183,27 +187,36 @@ def offered(op: OpClass, slot: Slot, atom: int, n: int) -> Sequence[int]:
     if k == NO_ATOM:
         return ()
     if op.splittable[k]:
-        return (k,)
+        return (k, *[pair for pair, (rows, _) in op.pairs.items() if rows == k])
     if op.kinds[k] == PERMUTES:
         return [d for d in op.detours if op.sizes[d] % n == 0]
     return ()
 
 
-def _needed(slot: Slot, claims: Placement) -> Placement:
+def _needed(op: OpClass, slot: Slot, claims: Placement) -> Placement:
     """The placement of a slot when the op is computed with these claims."""
     atoms = {k: j for j, k in enumerate(slot.to_op) if k != NO_ATOM}
-    return tuple([atoms.get(c, REPLICATED) for c in claims])
+    split = [[atoms[k] for k in _split(op, c) if k in atoms] for c in claims]
+    return tuple([found[0] if found else REPLICATED for found in split])
+
+
+def _split(op: OpClass, claim: int) -> tuple[int, ...]:
+    """The atoms that an axis splits with its claim."""
+    return op.pairs.get(claim, () if claim == REPLICATED else (claim,))
 
 
 def _possible(op: OpClass, claims: Sequence[int], axis_sizes: Sequence[int]) -> bool:
     """Whether the op can be split so: atoms divide; of a compound dim only a prefix is split."""
     shards = [1] * len(op.sizes)
+    claimed: set[int] = set()
     for n, c in zip(axis_sizes, claims, strict=True):
-        if c != REPLICATED:
-            if not can_divide(op.sizes[c], shards[c], n, pads=op.pads[c]):
+        for k in _split(op, c):
+            if not can_divide(op.sizes[k], shards[k], n, pads=op.pads[k]):
                 return False
-            shards[c] *= n
-    claimed = set(claims)
+            shards[k] *= n
+            claimed.add(k)
+    if any(shards[groups] > n for n, (_, groups) in _travels(op, claims, axis_sizes)):
+        return False  # what travels over one axis is split over another
     for slot in op.slots:
         atoms = slot.layout.atoms
         for j, k in enumerate(slot.to_op):
@@ -227,15 +240,26 @@ def split_by(op: OpClass, claims: Sequence[int], factor: int) -> tuple[int, ...]
     return tuple([a for a, c in enumerate(claims) if c != REPLICATED and op.factors[c] == factor])
 
 
+def _travels(
+    op: OpClass, claims: Sequence[int], axis_sizes: Sequence[int]
+) -> list[tuple[int, tuple[int, int]]]:
+    """(devices, (rows, groups)) of each axis over which rows travel to their groups."""
+    several = zip(axis_sizes, claims, strict=True)
+    return [(n, op.pairs[c]) for n, c in several if c in op.pairs] if op.pairs else []
+
+
 def local_sizes(
-    sizes: Sequence[int], claims: Sequence[int], axis_sizes: Sequence[int]
+    op: OpClass, claims: Sequence[int], axis_sizes: Sequence[int], *, held: bool = False
 ) -> list[int]:
-    """[atoms] what one device holds of each when the axes split these."""
-    shards = [1] * len(sizes)
+    """[atoms] what one device computes of each, or holds, when the axes split these.
+
+    Of rows that travel it computes its share, of which of its groups they may be.
+    """
+    shards = [1] * len(op.sizes)
     for n, c in zip(axis_sizes, claims, strict=True):
-        if c != REPLICATED:
-            shards[c] *= n
-    return [local_size(size, p) for size, p in zip(sizes, shards, strict=True)]
+        for k in _split(op, c)[: None if held else 1]:
+            shards[k] *= n
+    return [local_size(size, p) for size, p in zip(op.sizes, shards, strict=True)]
 
 
 def _candidates(op: OpClass, options: list[list[int]], prices: Prices) -> list[Candidate]:
@@ -253,17 +277,19 @@ def candidate(op: OpClass, claims: Placement, prices: Prices) -> Candidate | Non
     if claims in op.candidates:
         return op.candidates[claims]
     one = None
-    if _possible(op, claims, prices.axis_sizes):
-        needs = tuple([_needed(slot, claims) for slot in op.operands])
-        produced = tuple([_needed(slot, claims) for slot in op.results])
+    travels = _travels(op, claims, prices.axis_sizes)
+    if _possible(op, claims, prices.axis_sizes) and (not travels or prices.sends_rows):
+        needs = tuple([_needed(op, slot, claims) for slot in op.operands])
+        produced = tuple([_needed(op, slot, claims) for slot in op.results])
         partial = tuple([a for a, c in enumerate(claims) if c in op.summed])
         slot_bytes = [
             prices.routes.bytes(slot, p)
             for slot, p in zip(op.slots, (*needs, *produced), strict=True)
         ]
-        local = local_sizes(op.sizes, claims, prices.axis_sizes)
+        local = local_sizes(op, claims, prices.axis_sizes)
         exchanges = _exchanges(op, claims, slot_bytes, prices)
-        compute_s = 0.0 if op.rule.collectives else prices.compute_s(op, local, slot_bytes)
+        used = with_buffers(op, claims, slot_bytes, prices.axis_sizes)
+        compute_s = 0.0 if op.rule.collectives else prices.compute_s(op, local, used)
         one = Candidate(
             claims, needs, produced, partial,
             tuple([_sum_axes(op, claims, partial, s) for s in op.results]), slot_bytes, exchanges,
@@ -286,6 +312,8 @@ def _choice(op: OpClass, one: Candidate, stored: Sequence[Placement], prices: Pr
             copied[i] += prices.moved_bytes(op, i, moved)
             temp += sum([prices.moved_bytes(op, i, copy) for copy in turned])
     temp += sum(copied)
+    used = with_buffers(op, one.claims, one.slot_bytes, prices.axis_sizes)
+    temp += sum(used) - sum(one.slot_bytes)
     if one.exchanges and op.rule.halos:  # rows of the neighbours, and the operand with them
         rows = [move.bytes for move in one.exchanges]
         temp += sum(map(prices.buffer_bytes, [*rows, one.slot_bytes[0] + sum(rows)]))
@@ -338,7 +366,40 @@ def _exchanges(
             reach = [n for n in (halo.before, halo.after) if n]
             moves += [Move(PERMUTE, axes, size * n // rows, ()) for n in reach]
             size += size * sum(reach) // rows
+    return moves + _travelling(op, claims, slot_bytes, axis_sizes)
+
+
+def _travelling(
+    op: OpClass, claims: Placement, slot_bytes: Sequence[int], axis_sizes: Sequence[int]
+) -> list[Move]:
+    """How many rows of each group a device has; rows there, and results back."""
+    moves = []
+    for a, c in enumerate(claims):
+        if c in op.pairs:
+            rows, groups = op.pairs[c]
+            moves.append(Move(ALL_GATHER, (a,), COUNT_BYTES * axis_sizes[a] * op.sizes[groups], ()))
+            sent = [size for i, size in enumerate(slot_bytes) if _of_rows(op, i, rows)]
+            moves += [Move(RAGGED_ALL_TO_ALL, (a,), size, ()) for size in sent]
     return moves
+
+
+def _of_rows(op: OpClass, slot: int, rows: int) -> bool:
+    """Whether a slot has rows, not numbers of their groups: those stand behind both factors."""
+    return not 2 <= slot < len(op.operands) and rows in op.slots[slot].to_op
+
+
+def with_buffers(
+    op: OpClass, claims: Placement, slot_bytes: Sequence[int], axis_sizes: Sequence[int]
+) -> Sequence[int]:
+    """[slots] bytes with the buffers for rows that travel, which are zeroed first.
+
+    How many come is data: all of them may be of the groups of one device, so there is room for all.
+    """
+    for n, (rows, _) in _travels(op, claims, axis_sizes):
+        slot_bytes = [
+            size * (1 + n) if _of_rows(op, i, rows) else size for i, size in enumerate(slot_bytes)
+        ]  # fmt: skip
+    return slot_bytes
 
 
 def _written(op: OpClass, slot_bytes: Sequence[int], prices: Prices) -> list[Move]:

@@ -202,14 +202,16 @@ def atom_names(op_class: OpClass) -> list[str]:
     """[op atoms] The letter that the printed rule gives to each atom's factor.
 
     Where a reshape elsewhere in the program cuts a factor into several atoms, `i.0` is the major
-    one of `i`, `i.1` the next: [B*S] after [B,S] is one factor of an op, and two atoms.
+    one of `i`, `i.1` the next: [B*S] after [B,S] is one factor of an op, and two atoms. `i to k`:
+    rows go to the devices of their groups.
     """
-    letters, atoms, seen = factor_names(op_class.rule), Counter(op_class.factors), Counter[int]()
+    factors = op_class.factors[: len(op_class.factors) - len(op_class.pairs)]
+    letters, atoms, seen = factor_names(op_class.rule), Counter(factors), Counter[int]()
     out = []
-    for f in op_class.factors:
+    for f in factors:
         out.append(f"{letters[f]}.{seen[f]}" if atoms[f] > 1 else letters[f])
         seen[f] += 1
-    return out
+    return out + [f"{out[rows]} to {out[groups]}" for rows, groups in op_class.pairs.values()]
 
 
 class _Movement(NamedTuple):
@@ -266,6 +268,8 @@ def _movements(given: Partitioned) -> Iterator[_Movement]:
                 yield _Movement(op, v, moves, cause, behind[place], runs[op.operand_region])
         for v in op.results[:1]:
             cause = Cause("halo" if op.rule.halos else "manual", op.name)
+            if op.rule.travels is not None:
+                cause = Cause("operand", op.name, *_origin(program, op.operands[0]))
             yield _Movement(op, v, choice.exchanges, cause, BLOCKS, times)
         if op.index in summed:
             one, once = summed[op.index]

@@ -13,6 +13,7 @@ SLICE = "slice"  # local, free
 ALL_GATHER, ALL_TO_ALL = "all-gather", "all-to-all"
 ALL_REDUCE, REDUCE_SCATTER = "all-reduce", "reduce-scatter"
 PERMUTE = "collective-permute"
+RAGGED_ALL_TO_ALL = "ragged-all-to-all"  # inside an op
 WHOLE_BYTES = 1 << 20  # a smaller sum crosses slices whole: in parts it takes three latencies
 
 

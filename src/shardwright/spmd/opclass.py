@@ -45,6 +45,9 @@ class OpClass:
     example: int  # an op of this class
     trips: int  # of the loop over which partial results are added up; 1: no such loop
     updates_stack: bool  # see `updates_stack`
+    # The last atoms stand for two, which an axis splits together: {the atom: (rows, groups)}. They
+    # have one entry, and are in no slot.
+    pairs: dict[int, tuple[int, int]]
     slots: tuple[Slot, ...] = field(init=False)
     # [op atoms] whether an axis may split it unevenly: compilers pad dots, sums and elementwise
     # ops, not ops that work along a dim (sorts, windows), nor kernels, which run in shard_map.
@@ -89,7 +92,7 @@ class OpClass:
         self.key_layouts = tuple(slot.layout_index for slot in slots)
         self.shape = (
             rule, self.sizes, kinds, self.factors, self.splittable, self.trips,
-            self.updates_stack, len(self.operands),
+            self.updates_stack, len(self.operands), tuple(self.pairs),
             tuple([(s.geometry, s.to_op, s.dtype, s.unused) for s in slots]),
         )  # fmt: skip
 
@@ -246,7 +249,14 @@ def _op_class(
     )
     made = (slot(v, dims) for v, dims in zip(op.results, op.rule.results, strict=True))
     results = tuple(s._replace(unused=no) for s, no in zip(made, unused, strict=True))
+    pairs = {}
+    if op.rule.travels is not None:
+        every, (group, *_) = (atoms_of[f] for f in op.rule.travels)
+        both = [(row, group) for row in every if splittable[row] and splittable[group]]
+        pairs = {len(sizes) + n: pair for n, pair in enumerate(both)}
+    more_factors = [factors[row] for row, _ in pairs.values()]
     return OpClass(
-        index, op.rule, tuple(sizes), kinds, tuple(factors), tuple(splittable), operands, results,
-        op.index, trips, stacked,
+        index, op.rule, (*sizes, *[1] * len(pairs)), (*kinds, *[PASS] * len(pairs)),
+        (*factors, *more_factors), (*splittable, *[True] * len(pairs)), operands, results,
+        op.index, trips, stacked, pairs,
     )  # fmt: skip
