@@ -105,6 +105,22 @@ def test_links_that_work_at_once(
     assert found == pytest.approx(2 * (n - 1) / n / (reduces * link), rel=0.15 if n == 16 else 2e-3)
 
 
+# Of a few bytes, in hops of 1 us: half of a ring through all members, or an all-reduce's way to the
+# farthest one and back. libtpu 0.0.42 names the same algorithms (tests/compilers).
+@pytest.mark.parametrize(
+    "chips, name, hops",
+    [
+        (8, "tpu-v6e", 8 // 2), (16, "tpu-v6e", 16 // 2), (32, "tpu-v6e", 32 // 2),
+        (64, "tpu-v6e", 2 * (7 + 7)), (256, "tpu-v6e", 2 * (8 + 8)), (64, "tpu-v5p", 2 * 3 * 2),
+    ],
+)  # fmt: skip
+def test_a_ring_through_several_dims_is_long(chips: int, name: str, hops: int) -> None:
+    network = Network({"x": chips}, name)
+    for kind in ("all-gather", "reduce-scatter"):
+        latency_s = network.seconds(kind, ("x",), 1e-3)
+        assert latency_s == pytest.approx(network.device.latency_s + hops * 1e-6)
+
+
 # Bytes are the local shard s; V = s n is the whole array.
 @pytest.mark.parametrize(
     "mesh, name, axes, s_per_byte",
