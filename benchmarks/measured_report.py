@@ -54,6 +54,12 @@ def ordered_pairs(rows: Sequence[Replay]) -> tuple[int, int]:
     return right, len(pairs)
 
 
+def all_pairs(replays: Sequence[Replay]) -> tuple[int, int]:
+    """(pairs whose order is predicted, all pairs) of all ladders."""
+    found = [ordered_pairs(rows) for rows in ladders(replays).values()]
+    return sum(right for right, _ in found), sum(pairs for _, pairs in found)
+
+
 def table(replays: Sequence[Replay]) -> str:
     """One line per row, the worst first."""
     lines = [
@@ -169,9 +175,7 @@ def plot(replays: Sequence[Replay]) -> str:
 
 def page(replays: Sequence[Replay], found: dict[str, float], bars: dict[str, float]) -> str:
     """docs/fidelity.md."""
-    right, pairs = (
-        sum(n) for n in zip(*map(ordered_pairs, ladders(replays).values()), strict=True)
-    )
+    right, pairs = all_pairs(replays)
     template = (Path(__file__).parent / "fidelity.md.in").read_text(encoding="utf-8")
     return template.format(
         rows=len(replays), right=right, pairs=pairs, ladders=ladder_table(replays),
