@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import combinations, permutations
 from math import prod
 from typing import NamedTuple
 
@@ -146,6 +146,17 @@ def _all_reduce(key: Key, sizes: Sizes) -> Iterator[Substitute]:
         yield {("all-reduce", axes): 1.0}
 
 
+def _sum_of_a_shard(key: Key, sizes: Sizes) -> Iterator[Substitute]:
+    """Scattered over some axes; the shards are reduced over the others."""
+    kind, axes = key
+    if kind == "all-reduce" and axes:
+        for count in range(1, len(axes)):
+            for inner in combinations(axes, count):
+                others = tuple(a for a in axes if a not in inner)
+                share = 1.0 / prod(sizes[a] for a in inner)
+                yield {("reduce-scatter", inner): 1.0, ("all-reduce", others): share}
+
+
 def _permutes(key: Key, sizes: Sizes) -> Iterator[Substitute]:
     """Permutes: each device passes all shards but one on to its neighbour."""
     kind, axes = key
@@ -178,6 +189,8 @@ def _no_axes(key: Key, sizes: Sizes) -> Iterator[Substitute]:
 EQUIVALENCES = (
     # XLA:CPU writes a reduce-scatter so unless the program asks for one (psum_scatter).
     Equivalence("reduced whole, then sliced", (CPU,), _all_reduce),
+    # AllReduceSplitter of XLA:GPU, where all that reads a sum reads a shard of it.
+    Equivalence("scattered, and its shards reduced", (GPU,), _sum_of_a_shard),
     # The TPU compiler does so where shards are used one by one (windowed einsums).
     Equivalence("passed from neighbour to neighbour", (TPU,), _permutes),
     # The bytes that cross the links are the same for gathers and scatters.
