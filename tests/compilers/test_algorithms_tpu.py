@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import shardwright as sw
@@ -103,6 +104,32 @@ def test_small_arrays_are_gathered_as_priced(topology: str, chips: int, compiled
     steps_s = min(way.latency_s for way in ways) - network.device.latency_s
     ring_s = chips // 2 * network.device.hop_latency_s
     assert (steps_s < ring_s * (1 - 1e-9)) == (compiled == "all-reduce")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [1024, 65_536])  # 8 MB and 540 MB to gather, 8 and 540 to sum
+@pytest.mark.parametrize(
+    "shapes, x, w, y, moved",
+    [
+        ((4096, 16_384), P("x", None), P(None, "x"), P(None, "x"), "all-gather"),
+        ((16_384, 4096), P(None, "x"), P("x", None), P(), "all-reduce"),
+        ((16_384, 4096), P(None, "x"), P("x", None), P("x", None), "reduce-scatter"),
+    ],
+)
+def test_no_dot_is_split(rows: int, shapes: tuple[int, int], x: P, w: P, y: P, moved: str) -> None:
+    """Nothing hides behind parts of a dot, left to the compiler: `splits_bytes` is 0."""
+
+    def build(mesh: Any) -> Any:
+        operands, result = [NamedSharding(mesh, s) for s in (x, w)], NamedSharding(mesh, y)
+        return jax.jit(jnp.matmul, in_shardings=operands, out_shardings=result)
+
+    k, n = shapes
+    args = [jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in ((rows, k), (k, n))]
+    compiled = compile_for(parse_target("tpu:v5e:2x4"), build, tuple(args), mesh={"y": 2, "x": 4})
+    found = [row for row in compiled.collectives if row.kind != "collective-permute"]
+    assert [(row.kind, row.count) for row in found] == [(moved, 1)]
+    assert " while(" not in compiled.hlo
+    assert device("tpu-v5e").splits_bytes == 0
 
 
 @pytest.mark.slow
