@@ -1,7 +1,7 @@
 """Step times that others published, replayed: predicted beside measured.
 
-    python -m benchmarks.measured             # the table, worst rows first
-    python -m benchmarks.measured --write     # and docs/fidelity.md with its plot
+    python -m benchmarks.measured             # the tables, worst rows first; 1 if a bar is missed
+    python -m benchmarks.measured --write     # and docs/fidelity.md with its plots
     python -m benchmarks.measured --rows benchmarks/unmeasured.csv
 
 Each row of measured.csv is a train step on real TPUs or GPUs, with its source. The model is written
@@ -26,7 +26,15 @@ from typing import Any
 
 import shardwright as sw
 from benchmarks.measured_models import KEEPS, Config, Remat, train_step
-from benchmarks.measured_report import page, plausibility, plot, table
+from benchmarks.measured_report import (
+    all_pairs,
+    ladder_table,
+    link_plot,
+    page,
+    plausibility,
+    step_plot,
+    table,
+)
 from shardwright.cost.cost import Cost
 from shardwright.cost.devices import device
 
@@ -318,7 +326,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", default=str(HERE / "measured.csv"), help="another table of rows")
     parser.add_argument("--only", default="", help="a part of the names of rows")
-    parser.add_argument("--write", action="store_true", help="docs/fidelity.md and its plot")
+    parser.add_argument("--write", action="store_true", help="docs/fidelity.md and its plots")
     given = parser.parse_args(argv)
     rows = [row for row in read_rows(Path(given.rows)) if given.only in row.name]
     replays, failed = [], []
@@ -342,11 +350,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     found = summary(replays)
     for name, value in found.items():
         print(f"{name} {value:.3f} (bar {BARS[name]:g})")
+    right, pairs = all_pairs(replays)
+    print(ladder_table(replays), f"pairs in order {right} of {pairs} (bar all)", sep="\n")
     if given.write:
         docs = HERE.parent / "docs"
         (docs / "fidelity.md").write_text(page(replays, found, BARS), encoding="utf-8")
-        (docs / "pictures" / "measured.svg").write_text(plot(replays), encoding="utf-8")
-    return int(bool(failed or odd) or any(value > BARS[name] for name, value in found.items()))
+        pictures = docs / "pictures"
+        (pictures / "measured.svg").write_text(step_plot(replays), encoding="utf-8")
+        (pictures / "measured_links.svg").write_text(link_plot(), encoding="utf-8")
+    missed = right < pairs or any(value > BARS[name] for name, value in found.items())
+    return int(bool(failed or odd) or missed)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,16 @@
-"""docs/fidelity.md and its plot, from replayed rows."""
+"""docs/fidelity.md and its plots, from replayed rows and from single collectives."""
 
 from __future__ import annotations
 
 import itertools
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from benchmarks import memory, ops
+from benchmarks import measured_links, memory, ops
 from shardwright.cost.devices import device
 
 if TYPE_CHECKING:
@@ -27,7 +27,8 @@ FITTED = (
 )
 COLORS = {
     "tpu-v5e": "#1b7f79", "tpu-v5p": "#2e5fa3", "tpu-v6e": "#7a3e9d", "h100": "#c2571a",
-    "h100-96": "#d99000", "a100-40": "#a3303f", "b200": "#555555",
+    "h100-96": "#d99000", "a100-40": "#a3303f", "a100-80": "#d0707c", "b200": "#555555",
+    "gb200": "#999999", "tpu-7x": "#4a9bd4",
 }  # fmt: skip
 WIDTH, HEIGHT, MARGIN = 760, 380, 48
 LOW, HIGH = 0.6, 1.4  # of the ratio axis
@@ -52,6 +53,12 @@ def ordered_pairs(rows: Sequence[Replay]) -> tuple[int, int]:
         for a, b in pairs
     )
     return right, len(pairs)
+
+
+def all_pairs(replays: Sequence[Replay]) -> tuple[int, int]:
+    """(pairs whose order is predicted, all pairs) of all ladders."""
+    found = [ordered_pairs(rows) for rows in ladders(replays).values()]
+    return sum(right for right, _ in found), sum(pairs for _, pairs in found)
 
 
 def table(replays: Sequence[Replay]) -> str:
@@ -116,10 +123,36 @@ def constants() -> str:
     return "\n".join(lines)
 
 
-def plot(replays: Sequence[Replay]) -> str:
-    """An SVG: predicted / measured over measured seconds, a dot for each row."""
-    seconds = [one.row.measured_s for one in replays]
-    low, high = math.log(min(seconds) / 1.2), math.log(max(seconds) * 1.2)
+class Dot(NamedTuple):
+    """One row of a plot."""
+
+    value: float  # measured
+    ratio: float  # predicted / measured
+    device: str
+    name: str
+
+
+def step_plot(replays: Sequence[Replay]) -> str:
+    """Predicted / measured over measured seconds of a step."""
+    dots = [Dot(o.row.measured_s, o.ratio, o.row.device, o.row.name) for o in replays]
+    ticks = {1: "1 s", 2: "2 s", 5: "5 s", 10: "10 s", 20: "20 s"}
+    return plot(dots, ticks, "measured seconds of a step")
+
+
+def link_plot() -> str:
+    """Predicted / measured over measured seconds of a collective."""
+    dots = [
+        Dot(row.seconds, row.predicted_s() / row.seconds, row.device, row.name)
+        for row in measured_links.rows()
+    ]
+    ticks = {1e-5: "10 us", 1e-4: "100 us", 1e-3: "1 ms", 1e-2: "10 ms"}
+    return plot(dots, ticks, "measured seconds of a collective")
+
+
+def plot(dots: Sequence[Dot], ticks: Mapping[float, str], what: str) -> str:
+    """An SVG: predicted / measured over a measured value, a dot for each row."""
+    values = [dot.value for dot in dots]
+    low, high = math.log(min(values) / 1.2), math.log(max(values) * 1.2)
 
     def x(value: float) -> float:
         return MARGIN + (math.log(value) - low) / (high - low) * (WIDTH - 2 * MARGIN)
@@ -142,40 +175,39 @@ def plot(replays: Sequence[Replay]) -> str:
             f'stroke="#999" stroke-width="{1 if ratio == 1.0 else 0.3}"/>'
             f'<text x="{MARGIN - 6}" y="{at + 4:.1f}" text-anchor="end">{ratio:g}</text>'
         )
-    for value in (1, 2, 5, 10, 20):
+    for value, label in ticks.items():
         parts.append(
             f'<text x="{x(value):.1f}" y="{HEIGHT - MARGIN + 18}" '
-            f'text-anchor="middle">{value} s</text>'
+            f'text-anchor="middle">{label}</text>'
         )
-    for one in replays:
-        color = COLORS.get(one.row.device, "#000")
+    for dot in dots:
         parts.append(
-            f'<circle cx="{x(one.row.measured_s):.1f}" cy="{y(one.ratio):.1f}" r="4" '
-            f'fill="{color}" fill-opacity="0.75"><title>{escape(one.row.name)}: '
-            f"{one.ratio:.2f}</title></circle>"
+            f'<circle cx="{x(dot.value):.1f}" cy="{y(dot.ratio):.1f}" r="4" '
+            f'fill="{COLORS.get(dot.device, "#000")}" fill-opacity="0.75">'
+            f"<title>{escape(dot.name)}: {dot.ratio:.2f}</title></circle>"
         )
-    for i, (name, color) in enumerate(COLORS.items()):
+    devices = [name for name in COLORS if any(dot.device == name for dot in dots)]
+    for i, name in enumerate(devices):
         at = MARGIN + 98 * i
         parts.append(
-            f'<circle cx="{at}" cy="20" r="4" fill="{color}"/>'
+            f'<circle cx="{at}" cy="20" r="4" fill="{COLORS[name]}"/>'
             f'<text x="{at + 8}" y="24">{name}</text>'
         )
     parts.append(
         f'<text x="{WIDTH / 2}" y="{HEIGHT - 8}" text-anchor="middle">'
-        "measured seconds of a step; the band is 8 % around predicted = measured</text></svg>"
+        f"{what}; the band is 8 % around predicted = measured</text></svg>"
     )
     return "\n".join(parts) + "\n"
 
 
 def page(replays: Sequence[Replay], found: dict[str, float], bars: dict[str, float]) -> str:
     """docs/fidelity.md."""
-    right, pairs = (
-        sum(n) for n in zip(*map(ordered_pairs, ladders(replays).values()), strict=True)
-    )
+    right, pairs = all_pairs(replays)
     template = (Path(__file__).parent / "fidelity.md.in").read_text(encoding="utf-8")
     return template.format(
         rows=len(replays), right=right, pairs=pairs, ladders=ladder_table(replays),
         constants=constants(), table=table(replays), memory=memory.section(),
+        link_summary=measured_links.summary_table(), links=measured_links.table(),
         ops=ops.section(), op_count=len(ops.OPS), memory_count=len(memory.read()), **found,
         **{f"bar_{name}": value for name, value in bars.items()},
     )  # fmt: skip

@@ -6,6 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
+
 import shardwright as sw
 from shardwright.zoo import transformer
 
@@ -43,3 +47,14 @@ def plan_for(strategy: str, device: str, **changes: Any) -> sw.Plan:
         example.fn, *example.args, mesh=MESH, device=device, donate_argnums=0,
         tactics=STRATEGIES[strategy],
     )  # fmt: skip
+
+
+def build_update(mesh: Any) -> Any:
+    """AdamW on one array, split over data and model."""
+
+    def update(w, m, v, g):
+        m, v = 0.9 * m + 0.1 * g, 0.95 * v + 0.05 * g**2
+        return w - 1e-3 * (m / (jnp.sqrt(v) + 1e-8) + 1e-2 * w), m, v
+
+    split = NamedSharding(mesh, PartitionSpec("data", "model"))
+    return jax.jit(update, in_shardings=split, out_shardings=split, donate_argnums=(0, 1, 2))

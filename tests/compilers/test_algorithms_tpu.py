@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import shardwright as sw
@@ -36,7 +37,7 @@ KINDS = {
 ROWS, COLUMNS = 16_384, 12_288  # 400 MB, the weights of a large MLP
 
 
-def named(topology: str, mesh: dict[str, int], kind: str) -> tuple[str, int]:
+def named(topology: str, mesh: dict[str, int], kind: str, rows: int = ROWS) -> tuple[str, int]:
     """(the collective that is compiled for `kind` over "x", the dims that it uses at once)."""
     gathers = kind == "all-gather"
 
@@ -46,7 +47,7 @@ def named(topology: str, mesh: dict[str, int], kind: str) -> tuple[str, int]:
             out_specs=P("x") if kind == "reduce-scatter" else P(), check_vma=False,
         ))  # fmt: skip
 
-    x = jax.ShapeDtypeStruct((ROWS, COLUMNS), jnp.bfloat16)
+    x = jax.ShapeDtypeStruct((rows, COLUMNS), jnp.bfloat16)
     hlo = compile_for(parse_target(f"tpu:{topology}"), build, (x,), mesh=mesh).hlo
     for line in hlo.splitlines():
         made = re.search(r" (all-gather|reduce-scatter|all-reduce)(?:-start)?\(", line)
@@ -84,6 +85,51 @@ def test_priced_by_the_links_of_the_named_algorithm(
     passes = 2 if compiled == "all-reduce" else 1  # of the data over the links
     expected = passes * (n - 1) / n / (links * hw.link_bytes_per_s)
     assert network.curve(kind, ("x",)).s_per_byte == pytest.approx(expected, rel=0.07)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "topology, chips, compiled",
+    [
+        ("v6e:2x4", 8, "all-gather"), ("v6e:4x4", 16, "all-gather"), ("v6e:4x8", 32, "all-gather"),
+        ("v6e:8x8", 64, "all-reduce"), ("v6e:16x16", 256, "all-reduce"),
+        ("v5e:16x16", 256, "all-reduce"),
+    ],
+)  # fmt: skip
+def test_small_arrays_are_gathered_as_priced(topology: str, chips: int, compiled: str) -> None:
+    """Along one ring of all members, or as a sum where such a ring takes more steps."""
+    assert named(topology, {"x": chips}, "all-gather", rows=chips)[0] == compiled
+    network = Network({"x": chips}, f"tpu-{topology.split(':')[0]}")
+    ways = network.ways("all-gather", ("x",))
+    steps_s = min(way.latency_s for way in ways) - network.device.latency_s
+    ring_s = chips // 2 * network.device.hop_latency_s
+    assert (steps_s < ring_s * (1 - 1e-9)) == (compiled == "all-reduce")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [1024, 65_536])  # 8 MB and 540 MB to gather, 8 and 540 to sum
+@pytest.mark.parametrize(
+    "shapes, x, w, y, moved",
+    [
+        ((4096, 16_384), P("x", None), P(None, "x"), P(None, "x"), "all-gather"),
+        ((16_384, 4096), P(None, "x"), P("x", None), P(), "all-reduce"),
+        ((16_384, 4096), P(None, "x"), P("x", None), P("x", None), "reduce-scatter"),
+    ],
+)
+def test_no_dot_is_split(rows: int, shapes: tuple[int, int], x: P, w: P, y: P, moved: str) -> None:
+    """Nothing hides behind parts of a dot, left to the compiler: `splits_bytes` is 0."""
+
+    def build(mesh: Any) -> Any:
+        operands, result = [NamedSharding(mesh, s) for s in (x, w)], NamedSharding(mesh, y)
+        return jax.jit(jnp.matmul, in_shardings=operands, out_shardings=result)
+
+    k, n = shapes
+    args = [jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in ((rows, k), (k, n))]
+    compiled = compile_for(parse_target("tpu:v5e:2x4"), build, tuple(args), mesh={"y": 2, "x": 4})
+    found = [row for row in compiled.collectives if row.kind != "collective-permute"]
+    assert [(row.kind, row.count) for row in found] == [(moved, 1)]
+    assert " while(" not in compiled.hlo
+    assert device("tpu-v5e").splits_bytes == 0
 
 
 @pytest.mark.slow

@@ -13,7 +13,9 @@ from jax.sharding import PartitionSpec as P
 
 from shardwright.referee.compiled import totals
 from shardwright.referee.gpu_targets import GPUS
+from shardwright.referee.hlo import parse
 from shardwright.referee.targets import compile_for, parse_target
+from tests.compilers.plans import build_update
 
 pytestmark = pytest.mark.skipif(
     not any(importlib.util.find_spec(f"jax_cuda{major}_plugin") for major in (12, 13)),
@@ -72,3 +74,15 @@ def test_fsdp_and_megatron_move_the_known_bytes(chip: str) -> None:
     assert found["all-reduce", ("model",)] == 2 * rows  # forward and backward
     assert compiled.memory.alias_bytes == weights // 8
     assert compiled.memory.argument_bytes == weights // 8 + B // 8 * D * BF16
+
+
+def test_an_update_is_one_loop() -> None:
+    """As it is priced (tests/cost/test_fusion.py): every array is read or written once."""
+
+    arrays = (jax.ShapeDtypeStruct((D, F), jnp.float32),) * 4
+    main = parse(compile_for(parse_target("cuda:h100:2x8"), build_update, arrays, mesh=MESH).hlo)
+    (loop,) = [
+        row for row in main.computations[main.entry].instructions.values()
+        if row.opcode == "fusion"
+    ]  # fmt: skip
+    assert len(loop.operands) == 4 and loop.type.count("f32[") == 3

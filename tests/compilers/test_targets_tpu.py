@@ -14,8 +14,10 @@ from shardwright.errors import ShardwrightError
 from shardwright.mesh import Mesh
 from shardwright.referee.compiled import totals
 from shardwright.referee.estimates import cycles
+from shardwright.referee.hlo import parse
 from shardwright.referee.replay import replay
 from shardwright.referee.targets import OutOfMemory, compile_for, devices_of, parse_target
+from tests.compilers.plans import build_update
 
 pytest.importorskip("libtpu")
 
@@ -81,6 +83,19 @@ def test_gathers_in_a_scan_are_counted_per_layer() -> None:
     found = totals(compiled.collectives)
     assert found["all-gather", ("data",)] == (LENGTH, LENGTH * D * F // 2 * BF16)
     assert found["all-reduce", ("model",)] == (LENGTH, LENGTH * B // 4 * D * BF16)
+
+
+def test_an_update_is_one_loop() -> None:
+    """As it is priced (tests/cost/test_fusion.py): every array is read or written once."""
+    compiled = compile_for(
+        parse_target("tpu:v6e:2x4"), build_update, shapes(*[(D, F)] * 4), mesh=MESH
+    )
+    main = parse(compiled.hlo)
+    (loop,) = [
+        row for row in main.computations[main.entry].instructions.values()
+        if row.opcode == "fusion"
+    ]  # fmt: skip
+    assert len(loop.operands) == 4 and loop.type.count("bf16[") == 3
 
 
 def test_a_program_that_does_not_fit_is_an_error() -> None:

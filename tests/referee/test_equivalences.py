@@ -13,6 +13,7 @@ AR, AG, RS, A2A, CP = (
 )  # fmt: skip
 X = 800.0
 SLICED, NEIGHBOUR = "reduced whole, then sliced", "passed from neighbour to neighbour"
+OF_SHARDS = "scattered, and its shards reduced"
 BY_AXIS, NO_AXES = "one axis after the other", "over groups that are no mesh axes"
 
 
@@ -32,6 +33,7 @@ def compared(predicted: dict[Key, float], compiled: dict[Key, float], platform: 
     ("tpu", {(RS, D): X, (RS, M): X / 4}, {(RS, DM): X}, BY_AXIS),
     ("cuda", {(A2A, DM): X}, {(A2A, D): X, (A2A, M): X}, BY_AXIS),
     ("cpu", {(AG, D): X}, {(AG, None): X}, NO_AXES),
+    ("cuda", {(AR, DM): X}, {(RS, M): X, (AR, D): X / 2}, OF_SHARDS),
 ])  # fmt: skip
 def test_folded_by_name(
     platform: str, predicted: dict[Key, float], compiled: dict[Key, float], name: str
@@ -49,6 +51,7 @@ def test_folded_by_name(
     ("cpu", {(AG, D): X, (AG, M): X}, {(AG, D): 2 * X}, {(AG, M): X}, {(AG, D): X}),
     ("cpu", {(AR, D): X}, {(RS, D): X}, {(AR, D): X}, {(RS, D): X}),
     ("cpu", {(RS, D): X}, {(AR, M): X}, {(RS, D): X}, {(AR, M): X}),
+    ("tpu", {(AR, DM): X}, {(RS, M): X}, {(AR, DM): X}, {(RS, M): X}),
     # More than an equivalence explains.
     ("cpu", {(RS, D): X}, {(AR, D): 2 * X}, {}, {(AR, D): X}),
     # An all-reduce over two axes in two steps moves more.

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import combinations, permutations
 from math import prod
 from typing import NamedTuple
 
@@ -155,6 +155,17 @@ def _to_all(key: Key, sizes: Sizes) -> Iterator[Substitute]:
         yield {("reduce-scatter", axes): n}
 
 
+def _sum_of_a_shard(key: Key, sizes: Sizes) -> Iterator[Substitute]:
+    """Scattered over some axes; the shards are reduced over the others."""
+    kind, axes = key
+    if kind == "all-reduce" and axes:
+        for count in range(1, len(axes)):
+            for inner in combinations(axes, count):
+                others = tuple(a for a in axes if a not in inner)
+                share = 1.0 / prod(sizes[a] for a in inner)
+                yield {("reduce-scatter", inner): 1.0, ("all-reduce", others): share}
+
+
 def _permutes(key: Key, sizes: Sizes) -> Iterator[Substitute]:
     """Permutes: each device passes all shards but one on to its neighbour."""
     kind, axes = key
@@ -189,6 +200,8 @@ EQUIVALENCES = (
     Equivalence("reduced whole, then sliced", (CPU,), _all_reduce),
     # As lowering/travel.py writes it there: XLA:CPU has no ragged all-to-all.
     Equivalence("rows sent to all devices", (CPU,), _to_all),
+    # AllReduceSplitter of XLA:GPU, where all that reads a sum reads a shard of it.
+    Equivalence("scattered, and its shards reduced", (GPU,), _sum_of_a_shard),
     # The TPU compiler does so where shards are used one by one (windowed einsums).
     Equivalence("passed from neighbour to neighbour", (TPU,), _permutes),
     # The bytes that cross the links are the same for gathers and scatters.
