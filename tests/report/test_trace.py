@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import pytest
 
 import shardwright as sw
-from shardwright.cost.timeline import KINDS
+from shardwright.cost.breakdown import KINDS
 from shardwright.referee.profile import read_profile
 from shardwright.report import trace
 from shardwright.report.against import compare_profile, format_against

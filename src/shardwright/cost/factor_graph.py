@@ -55,12 +55,12 @@ class Factor:
         terms += [f"traffic of {layout}" for layout in sorted({t[0] for t in self.traffic})]
         return f"{list(self.scope)}: {'; '.join(terms)}"
 
-
-class _Seen(NamedTuple):
-    """An op class, and where in the scope of its factor its layouts stand."""
-
-    op: OpClass
-    at: tuple[int, ...]
+    @property
+    def classes(self) -> list[int]:
+        """The op classes that are chosen here, some to know what a shared movement costs."""
+        found = [op.index for op in self.ops]
+        found += [c for transfer in self.shared for c in _sharing(transfer)]
+        return found + [c for reduction in self.deferred for c in _sharing(reduction)]
 
 
 class _Priced(NamedTuple):
@@ -85,6 +85,13 @@ def _wide_cell(factor: int, placements: np.ndarray) -> bytes:
     return factor.to_bytes(4, "little") + placements.astype(np.int8).tobytes()
 
 
+def _sharing(term: SharedTransfer | DeferredReduction) -> list[int]:
+    """The op classes whose choices decide what a shared movement costs."""
+    if isinstance(term, SharedTransfer):
+        return [c for c, _ in term.uses]
+    return [*[c for c, _ in term.leaves], *term.hoisted_past]
+
+
 def find_factors(
     classes: Sequence[OpClass], weights: Weights, traffic_s: np.ndarray
 ) -> list[Factor]:
@@ -95,23 +102,22 @@ def find_factors(
         scope = tuple(sorted(set(layouts)))
         scopes.setdefault(scope, {}).setdefault(kind, []).append(term)
 
-    def seen(members: Sequence[int]) -> list[int]:
-        return [i for c in members for i in classes[c].key_layouts]
+    def seen(term: SharedTransfer | DeferredReduction) -> list[int]:
+        return [i for c in _sharing(term) for i in classes[c].key_layouts]
 
     for op in classes:
         add(op.key_layouts, "ops", op)
     for transfer in weights.shared:
-        add(seen([c for c, _ in transfer.uses]), "shared", transfer)
-    for one in weights.deferred:
-        add(seen([*[c for c, _ in one.leaves], *one.hoisted_past]), "deferred", one)
+        add(seen(transfer), "shared", transfer)
+    for reduction in weights.deferred:
+        add(seen(reduction), "deferred", reduction)
     first: dict[int, tuple[int, ...]] = {}
     for scope in scopes:
         for layout in scope:
             first.setdefault(layout, scope)
     for layout, phase in np.argwhere(traffic_s).tolist():
         scope = first.get(layout, (layout,))
-        term = (layout, phase, float(traffic_s[layout, phase]))
-        scopes.setdefault(scope, {}).setdefault("traffic", []).append(term)
+        add(scope, "traffic", (layout, phase, float(traffic_s[layout, phase])))
     return [
         Factor(scope, **{kind: tuple(terms) for kind, terms in kinds.items()})  # type: ignore[arg-type]
         for scope, kinds in scopes.items()
@@ -171,10 +177,9 @@ class FactorGraph:
         )
         for c, f, i in places:
             self._columns_of[f, i] = c
-        seen = [[*f.ops, *self._sharing(f)] for f in self.factors]
-        self._seen = [  # [F] {op class: where its layouts stand}
-            {op.index: _Seen(op, tuple(map(f.scope.index, op.key_layouts))) for op in ops}
-            for f, ops in zip(self.factors, seen, strict=True)
+        self._seen = [  # [F] {op class: where in the scope its layouts stand}
+            {c: tuple(map(f.scope.index, classes.table[c].key_layouts)) for c in f.classes}
+            for f in self.factors
         ]
         self._address_cells(len(prices.axis_sizes))
         self._row_of = _Rows()
@@ -229,10 +234,10 @@ class FactorGraph:
         for op in factor.ops:
             found |= {c for c, _ in hiding.compute[op.index]}
             found |= {c for _, c, _ in hiding.links[op.index]}
-        found |= {hiding.compute_column(phase) for _, phase, _ in factor.traffic}
+        found |= {hiding.compute_column.get(phase) for _, phase, _ in factor.traffic}
         phases = [one.phase for one in factor.shared]
         phases += [phase for one in factor.deferred for phase in (one.phase, one.phase_after)]
-        found |= set(map(hiding.link_column, phases))
+        found |= set(map(hiding.link_column.get, phases))
         return sorted(c for c in found if c is not None)
 
     def temp_columns(
@@ -392,14 +397,14 @@ class FactorGraph:
         places = self.columns[factor]
         for phase, seconds, hideable in moved:
             link += seconds
-            if (at_link := hiding.link_column(phase)) is not None:
+            if (at_link := hiding.link_column.get(phase)) is not None:
                 columns[places.index(at_link)] += hideable
         sizes = self._prices.axis_sizes
         for layout, phase, per_byte in one.traffic:
             placement = stored[one.scope.index(layout)]
             seconds = self._layouts.table[layout].local_bytes(placement, sizes) * per_byte
             compute += seconds
-            if (at_compute := hiding.compute_column(phase)) is not None:
+            if (at_compute := hiding.compute_column.get(phase)) is not None:
                 columns[places.index(at_compute)] += seconds
         temps = [part.temp_bytes for part in priced]
         temps += [size for part in priced for size in part.choice.copied_bytes]
@@ -419,7 +424,7 @@ class FactorGraph:
 
     def _price_op(self, factor: int, op: OpClass, stored: Sequence[Placement]) -> _Priced:
         """What an op class of a factor costs when the scope is stored so, worked out once."""
-        placed = tuple([stored[i] for i in self._seen[factor][op.index].at])
+        placed = tuple([stored[i] for i in self._seen[factor][op.index]])
         known = self._priced[op.index].get(placed)
         if known is not None:
             return known
@@ -452,15 +457,8 @@ class FactorGraph:
 
     def _chosen(self, factor: int, op_class: int, stored: Sequence[Placement]) -> Choice:
         """The same for a class that a factor sees, given how its scope is stored."""
-        op, at = self._seen[factor][op_class]
-        return self._choose(op, tuple([stored[i] for i in at]))
-
-    def _sharing(self, factor: Factor) -> list[OpClass]:
-        """The op classes whose choices decide what a factor's shared movements cost."""
-        found = [c for transfer in factor.shared for c, _ in transfer.uses]
-        for one in factor.deferred:
-            found += [*[c for c, _ in one.leaves], *one.hoisted_past]
-        return [self._classes[c] for c in found]
+        placed = tuple([stored[i] for i in self._seen[factor][op_class]])
+        return self._choose(self._classes[op_class], placed)
 
     def _shared(
         self, factor: int, transfer: SharedTransfer, stored: Sequence[Placement]
@@ -479,7 +477,7 @@ class FactorGraph:
 
     def _moved(self, phase: int, weight: float, moves: Sequence[Move]) -> tuple[int, float, float]:
         """(phase, seconds, hideable ones) of moves that happen so often."""
-        has_slack = self.hiding.number(phase) is not None
+        has_slack = phase in self.hiding.number
         seconds = self._prices.slack_s(moves) if has_slack else sum(map(self._prices.move_s, moves))
         return phase, weight * seconds, weight * self._prices.hideable_s(moves)
 

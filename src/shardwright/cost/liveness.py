@@ -16,9 +16,9 @@ import numpy as np
 
 from shardwright.cost.devices import Device
 from shardwright.cost.fusion import Fusion
-from shardwright.cost.schedule import Schedule
+from shardwright.cost.schedule import Schedule, region_spans
 from shardwright.program.ties import CONSTS, INITS, Tie
-from shardwright.program.types import LITERAL, NO_OP, TOP, Op, Program
+from shardwright.program.types import LITERAL, NO_OP, Op, Program
 from shardwright.rules.rule import MATRIX
 from shardwright.spmd.opclass import NO_CLASS, OpClasses, stays
 from shardwright.spmd.slack import BLOCKS, Slack
@@ -71,7 +71,7 @@ def find_lifetimes(
     """The lifetime of every buffer."""
     count, end_of_program = len(program.values), len(program.ops)
     time = schedule.time.tolist()
-    region_end = region_ends(program, schedule)
+    _, region_end = region_spans(program, schedule)
     first = np.array([time[v.op] if v.op != NO_OP else 0 for v in program.values], np.int64)
     last = np.full(count, NO_POINT, np.int64)
     shared = np.zeros(count, bool)  # values without a buffer of their own
@@ -189,17 +189,6 @@ def _updated(op: Op) -> tuple[int, ...]:
     return op.operands[:1] if op.operands[0] != LITERAL else ()
 
 
-def region_ends(program: Program, schedule: Schedule) -> list[int]:
-    """The time of the last op inside each region, nested ones included."""
-    ends = [0] * len(program.regions)
-    for op in program.ops:
-        region = op.region
-        while region != TOP:
-            ends[region] = max(ends[region], int(schedule.time[op.index]))
-            region = program.regions[region].parent
-    return ends
-
-
 def live_counts(lifetimes: Lifetimes, layout_of: np.ndarray, layouts: int, ops: int) -> np.ndarray:
     """[times + 1, layouts] how many buffers of each layout exist while an op runs."""
     change = np.zeros((ops + 2, layouts))
@@ -217,7 +206,7 @@ def find_lasting(
 
     `slack` is given where gathers are hidden.
     """
-    time, ends = schedule.time.tolist(), region_ends(program, schedule)
+    time, (_, ends) = schedule.time.tolist(), region_spans(program, schedule)
     spans: list[tuple[tuple[int, int], int, int]] = []  # (class, operand), first and last time
     for op in program.ops:
         c, at = int(op_class[op.index]), time[op.index]

@@ -215,14 +215,26 @@ class CostModel:
 
     def _point_bytes(self, rows: np.ndarray, local_bytes: np.ndarray) -> np.ndarray:
         """[B, points] the bytes that exist at each point: buffers, and copies that are moved."""
-        unit, graph = self.device.buffer_bytes, self.graph
+        unit = self.device.buffer_bytes
         live = (np.ceil(local_bytes / unit) * unit) @ self._live
         if self.classes.table:  # there is something to compute
-            copies = graph.temps(rows, *self._temp_at)
-            live += np.where(self.points.temp_class >= 0, copies, 0.0)
-            if self.points.lasting.shape[1]:
-                live += graph.temps(rows, *self._lasting_at) @ self.points.lasting.T
+            points = self.points
+            live += self.copied_bytes(rows, points.temp_class, self._temp_at, points.lasting)
         return live
+
+    def copied_bytes(
+        self, rows: np.ndarray, runs: np.ndarray, at: tuple[np.ndarray, np.ndarray],
+        lasting: np.ndarray,
+    ) -> np.ndarray:  # fmt: skip
+        """[B, times] bytes of moved copies and of scratch memory, given the rows [B, factors].
+
+        The op class that `runs` [times], or NO_CLASS, has them `at` columns of the graph; of copies
+        that last `lasting` [times, columns of Lasting] says how many there are.
+        """
+        copies = np.where(runs >= 0, self.graph.temps(rows, *at), 0.0)
+        if lasting.shape[1]:
+            copies += self.graph.temps(rows, *self._lasting_at) @ lasting.T
+        return copies
 
     def peak(self, decisions: Decisions) -> tuple[int, int]:
         """(time of the peak, bytes that exist then)."""
@@ -243,7 +255,7 @@ class CostModel:
 
     def link_s(self, move: Move, phase: int) -> float:
         """Seconds of a move that hides behind a phase, or blocks."""
-        has_slack = self.graph.hiding.number(phase) is not None
+        has_slack = phase in self.graph.hiding.number
         return self.prices.combined_s(move) if has_slack else self.prices.move_s(move)
 
     def hidden_of(self, decisions: Decisions) -> Callable[[Move, int], float]:

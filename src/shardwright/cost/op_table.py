@@ -128,22 +128,23 @@ def shares(
 
     For a placement that is needed there those uses pay that need it, for others the heaviest ops.
     """
+    number = hiding.number.get
     payments: list[list[Payment]] = [[] for _ in near]
     for transfer in weights.shared:
-        for c, payment in _payments(transfer, near, heavy, hiding.number(transfer.phase)):
+        for c, payment in _payments(transfer, near, heavy, number(transfer.phase)):
             payments[c].append(payment)
     leaves: list[list[Leaf]] = [[] for _ in near]
     for one in weights.deferred:
         leaf = Leaf(
-            one.sizes, 1.0 / len(one.leaves), one.weight, hiding.number(one.phase),
-            one.after_loop if one.hoisted_past else None, hiding.number(one.phase_after),
+            one.sizes, 1.0 / len(one.leaves), one.weight, number(one.phase),
+            one.after_loop if one.hoisted_past else None, number(one.phase_after),
         )  # fmt: skip
         for c, _ in one.leaves:
             leaves[c].append(leaf)
     out = []
     for c, row in enumerate(weights.compute):
-        compute = tuple([(hiding.number(p), float(row[p])) for p in np.flatnonzero(row).tolist()])
-        hidden = [(s, hiding.number(p), times) for s, p, times in weights.hideable[c]]
+        compute = tuple([(number(p), float(row[p])) for p in np.flatnonzero(row).tolist()])
+        hidden = [(s, number(p), times) for s, p, times in weights.hideable[c]]
         moves = [one for one in hidden if one[1] is not None]
         for s, times in enumerate([*weights.operands[c], *weights.results[c]]):
             blocking = float(times) - sum(n for slot, _, n in moves if slot == s)

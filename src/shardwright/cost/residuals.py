@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shardwright.cost.breakdown import memory_by_kind
 from shardwright.cost.liveness import NO_POINT
 from shardwright.cost.model import CostModel, model_collectives
 from shardwright.cost.roofline import stream_s
-from shardwright.cost.timeline import memory_by_kind
 from shardwright.program.ties import CONSTS, Tie
 from shardwright.program.types import LITERAL, NO_OP, Op, is_backward
 from shardwright.rules.rule import MATRIX

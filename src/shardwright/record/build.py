@@ -11,9 +11,9 @@ import numpy as np
 from shardwright import _jax
 from shardwright._version import __version__
 from shardwright.analysis.labels import any_index
-from shardwright.cost.breakdown import peak_breakdown
+from shardwright.cost.breakdown import KINDS, peak_breakdown, value_kinds
 from shardwright.cost.model import CostModel, model_collectives, partitioned
-from shardwright.cost.timeline import KINDS, Timeline, find_timeline, value_kinds
+from shardwright.cost.timeline import Timeline, find_timeline
 from shardwright.lowering.specs import Shardings, Spec, border_specs
 from shardwright.program.fingerprint import argument_types, fingerprint, result_types
 from shardwright.program.types import NO_OP, Program, format_type

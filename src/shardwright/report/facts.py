@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from shardwright.cost.cost import Cost
-from shardwright.cost.timeline import LineWork
+from shardwright.cost.timeline import LineWork, lines_of
 from shardwright.record.types import Claim, GroupRow, MeshRow, Override, PlanRecord, Spec
 from shardwright.report.causes import alike
 from shardwright.report.words import (
@@ -181,22 +181,16 @@ def lines_that_move(record: PlanRecord) -> list[Line]:
     return sorted(out.values(), key=lambda line: -line.seconds)
 
 
-def lines_that_compute(record: PlanRecord) -> list[LineWork]:
+def lines_that_compute(record: PlanRecord) -> tuple[LineWork, ...]:
     """The user's lines by the seconds that they compute, most first."""
     line = record.timeline
     rows = line.lines or [  # an older file has the lines that its spans are named after
         LineWork(span.source, span.op, line.runs(span.region) * span.compute_s)
         for span in line.spans
     ]
-    by_op: dict[str, dict[str, float]] = {}
-    for row in rows:
-        ops = by_op.setdefault(short_source(row.source) or "no line of yours", {})
-        ops[row.op] = ops.get(row.op, 0.0) + row.compute_s
-    found = [
-        LineWork(source, max(ops, key=lambda op: ops[op]), sum(ops.values()))
-        for source, ops in by_op.items()
-    ]
-    return sorted((row for row in found if row.compute_s), key=lambda row: -row.compute_s)
+    return lines_of(
+        replace(row, source=short_source(row.source) or "no line of yours") for row in rows
+    )
 
 
 def why_nothing_is_split(record: PlanRecord) -> str:

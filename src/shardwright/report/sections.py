@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from shardwright.cost.breakdown import KINDS
 from shardwright.cost.cost import Cost
-from shardwright.cost.timeline import KINDS, Layer
+from shardwright.cost.timeline import Layer
 from shardwright.record.types import PlanRecord, Spec
 from shardwright.report import facts
 from shardwright.report.causes import brief

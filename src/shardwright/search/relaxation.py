@@ -349,7 +349,10 @@ class Relaxation:
                 first.setdefault(layout, scope)
         for factor in self.model.graph.factors:
             for layout, phase, per_byte in factor.traffic:
-                table, times = self.model.layouts.table[layout], [(hiding.number(phase), per_byte)]
+                table, times = (
+                    self.model.layouts.table[layout],
+                    [(hiding.number.get(phase), per_byte)],
+                )
                 scope = first.setdefault(layout, (layout,))
                 cells = self.ops.cells(scope)
                 if cells is None:
