@@ -6,21 +6,20 @@ Its variables are the layouts of a program, the values of a variable are its pla
 cost to compute, what moves between them, and the traffic of fused work. A factor is a table with a
 cell for every combination of placements of its scope; a cell is priced when it is first looked at.
 
-Evaluating states, bounding them, responding to them and reporting them all read these tables; an
-address tells cells apart exactly, so that nothing rests on hashes being different.
+Evaluating states, bounding them, responding to them and reporting them all read these tables.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from math import prod
 from operator import mul
 from threading import Lock
 from typing import NamedTuple
 
 import numpy as np
 
+from shardwright.cost.cells import Cell, Cells
 from shardwright.cost.hiding import Hiding
 from shardwright.cost.prices import DevicePrices
 from shardwright.spmd.decisions import Placement
@@ -32,9 +31,7 @@ from shardwright.spmd.opclass import OpClass, OpClasses
 from shardwright.spmd.sums import reduced_once
 from shardwright.spmd.weights import DeferredReduction, SharedTransfer, Weights
 
-Cell = int | bytes  # the address of a cell
 NOT_PRICED = -1  # the row of a cell that nobody has looked at
-MOST_CELLS = 1 << 62  # of all tables that are addressed by numbers; a larger one is by bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +75,6 @@ class _Rows(dict[Cell, int]):
 
     def __missing__(self, cell: Cell) -> int:
         return NOT_PRICED
-
-
-def _wide_cell(factor: int, placements: np.ndarray) -> bytes:
-    """The address of a cell in a table that is too large for numbers."""
-    return factor.to_bytes(4, "little") + placements.astype(np.int8).tobytes()
 
 
 def _sharing(term: SharedTransfer | DeferredReduction) -> list[int]:
@@ -181,7 +173,8 @@ class FactorGraph:
             {c: tuple(map(f.scope.index, classes.table[c].key_layouts)) for c in f.classes}
             for f in self.factors
         ]
-        self._address_cells(len(prices.axis_sizes))
+        scopes = [factor.scope for factor in self.factors]
+        self.cells = Cells(layouts.table, scopes, len(prices.axis_sizes))
         self._row_of = _Rows()
         self._growing = Lock()  # threads may share a graph
         self.choices: list[tuple[Choice, ...]] = []  # [rows] of the factor's op classes
@@ -193,40 +186,6 @@ class FactorGraph:
     def __str__(self) -> str:
         head = f"{len(self._layouts.table)} variables, {len(self.factors)} factors"
         return "\n".join([head, *[f"  {factor}" for factor in self.factors]])
-
-    def _address_cells(self, axes: int) -> None:
-        """Gives every cell of every table a number of its own; the tables lie one after another."""
-        sizes = [(len(layout.atoms) + 1) ** axes for layout in self._layouts.table]
-        self._radix = np.array(  # [S, A] the placement of a layout as a number
-            [[(len(layout.atoms) + 1) ** a for a in range(axes)] for layout in self._layouts.table],
-            np.int64,
-        ).reshape(len(sizes), axes)
-        self._first = np.zeros(len(self.factors), np.int64)  # [F] the first cell
-        self._stride: list[np.ndarray] = []  # [F][scope]
-        self._wide: list[int] = []  # factors whose cells no number can tell apart
-        used = 1
-        for f, factor in enumerate(self.factors):
-            shape = [sizes[i] for i in factor.scope]
-            if used + prod(shape) > MOST_CELLS:
-                self._wide.append(f)
-                shape = [1] * len(shape)
-            steps = [prod(shape[:k]) for k in range(len(shape))]
-            self._first[f] = used
-            self._stride.append(np.array(steps, np.int64) * (f not in self._wide))
-            used += prod(shape)
-        self._is_wide = frozenset(self._wide)
-        self._flat = np.array([i for f in self.factors for i in f.scope], np.int64)
-        widths = np.array([len(f.scope) for f in self.factors], np.int64)
-        starts = np.cumsum(widths) - widths
-        self._starts = np.minimum(starts, max(len(self._flat) - 1, 0))
-        self._strides = np.concatenate([*self._stride, np.zeros(0, np.int64)])
-        self._constant = np.flatnonzero(widths == 0)
-        # The factors that see each layout, layout by layout, with its stride in each.
-        order = np.argsort(self._flat, kind="stable")
-        self._seeing = np.repeat(np.arange(len(self.factors)), widths)[order]
-        self._seeing_stride = self._strides[order]
-        self._seen_by = np.bincount(self._flat, minlength=len(sizes))  # [S] how many factors
-        self._seen_from = np.cumsum(self._seen_by) - self._seen_by  # [S] the first of them
 
     def _columns(self, factor: Factor) -> list[int]:
         """The columns in which a factor counts, ascending."""
@@ -267,23 +226,13 @@ class FactorGraph:
 
     def _rows_of(self, placements: np.ndarray) -> np.ndarray:
         """[F] the row of every factor, given the placements [S, A] of all layouts."""
-        cells = self._cells(placements)
+        cells = self.cells.of_state(placements)
         rows = np.array(list(map(self._row_of.__getitem__, cells.tolist())), np.int64)
-        rows[self._wide] = NOT_PRICED
+        rows[list(self.cells.wide)] = NOT_PRICED
         for f in np.flatnonzero(rows == NOT_PRICED).tolist():
             stored = placements[list(self.factors[f].scope)]
-            cell = _wide_cell(f, stored) if f in self._is_wide else int(cells[f])
-            rows[f] = self._row(cell, f, stored)
+            rows[f] = self._row(self.cells.exact(f, int(cells[f]), stored), f, stored)
         return rows
-
-    def _cells(self, placements: np.ndarray) -> np.ndarray:
-        """[F] the cell of every factor, given the placements [S, A]; of wide ones anything."""
-        if not len(self._flat):
-            return self._first.copy()
-        numbers = ((placements - REPLICATED) * self._radix).sum(1)  # [S]
-        cells: np.ndarray = np.add.reduceat(numbers[self._flat] * self._strides, self._starts)
-        cells[self._constant] = 0
-        return cells + self._first
 
     def rows_changed(
         self, placements: np.ndarray, change: np.ndarray, layouts: np.ndarray, changed: np.ndarray
@@ -293,21 +242,9 @@ class FactorGraph:
         Change number change[k] stores layouts[k] of the `placements` [S, A] as in changed[k] [A];
         those of several layouts follow one another.
         """
-        before = ((placements[layouts] - REPLICATED) * self._radix[layouts]).sum(1)
-        moved = ((changed - REPLICATED) * self._radix[layouts]).sum(1) - before  # [K]
-        seen = self._seen_by[layouts]
-        pair = np.repeat(np.arange(len(layouts)), seen)  # [N]
-        within = np.arange(len(pair)) - np.repeat(np.cumsum(seen) - seen, seen)
-        at = np.repeat(self._seen_from[layouts], seen) + within
-        key = change[pair] * len(self.factors) + self._seeing[at]
-        order = np.argsort(key, kind="stable")
-        key = key[order]
-        first = np.flatnonzero(np.diff(key, prepend=-1))
-        change_of, factor = np.divmod(key[first], len(self.factors))
-        steps = (moved[pair] * self._seeing_stride[at])[order]
-        cells = self._cells(placements)[factor] + np.add.reduceat(steps, first)
+        change_of, factor, cells = self.cells.changed(placements, change, layouts, changed)
         rows = np.array(list(map(self._row_of.__getitem__, cells.tolist())), np.int64)
-        wide = np.isin(factor, self._wide) if self._wide else np.zeros(len(rows), bool)
+        wide = np.isin(factor, list(self.cells.wide))
         new = np.flatnonzero(~wide & (rows == NOT_PRICED))
         fresh = new[np.unique(cells[new], return_index=True)[1]]  # each cell once
         stored, start = placements.copy(), np.searchsorted(change, np.arange(change.max() + 2))
@@ -319,19 +256,9 @@ class FactorGraph:
                 stored[layouts[mine]] = changed[mine]
                 now = mine
             at_factor = stored[list(self.factors[f].scope)]
-            cell = _wide_cell(f, at_factor) if wide[n] else int(cells[n])
-            rows[n] = self._row(cell, f, at_factor)
+            rows[n] = self._row(self.cells.exact(f, int(cells[n]), at_factor), f, at_factor)
         rows[new] = list(map(self._row_of.__getitem__, cells[new].tolist()))
         return change_of, factor, rows
-
-    def cells(self, factor: int, placements: np.ndarray) -> list[Cell]:
-        """[R] the cells of one factor, given placements [R, scope, A] of its scope."""
-        if factor in self._is_wide:
-            return [_wide_cell(factor, at) for at in placements]
-        radix = self._radix[list(self.factors[factor].scope)]
-        numbers = ((placements - REPLICATED) * radix).sum(2)
-        cells: list[Cell] = (numbers @ self._stride[factor] + self._first[factor]).tolist()
-        return cells
 
     def column_sums(self, rows: np.ndarray) -> np.ndarray:
         """[B, columns] the columns of the whole step, given the rows [B, F] of all factors."""
@@ -342,9 +269,9 @@ class FactorGraph:
 
     def seen_s(self, rows: np.ndarray) -> np.ndarray:
         """[S] compute and links of all factors that see each layout, given their rows [F]."""
-        seconds = (self.compute_s[rows] + self.link_s[rows])[self._seeing]
-        layout = np.repeat(np.arange(len(self._seen_by)), self._seen_by)
-        return np.bincount(layout, seconds, len(self._seen_by))
+        seconds = (self.compute_s[rows] + self.link_s[rows])[self.cells.seeing]
+        seen_by = self.cells.seen_by
+        return np.bincount(np.repeat(np.arange(len(seen_by)), seen_by), seconds, len(seen_by))
 
     def column_changes(
         self, change: np.ndarray, factor: np.ndarray, more: np.ndarray, count: int
