@@ -8,7 +8,7 @@ so a phase takes max(compute, hideable links) + blocking links. Every factor cou
 *columns*: the compute of phase k is column 2k, its hideable links are column 2k + 1.
 
 The sum of minima is not a sum over factors, but it has bounds that are: min(c, l) <= w c + (1-w) l
-for every *weight* w in [0, 1] (op_table.py).
+for every *weight* w in [0, 1] (shares.py).
 """
 
 from __future__ import annotations

@@ -22,14 +22,13 @@ from shardwright.cost.model import CostModel
 from shardwright.cost.op_table import (
     Charge,
     Chosen,
-    Share,
     SlotRoutes,
     candidates_of,
     charge,
     chosen_candidates,
     computing,
-    shares,
 )
+from shardwright.cost.shares import Share, shares
 from shardwright.search.axis_placements import AxisPlacements, TooLarge, find_axis_placements
 from shardwright.search.bounds import least_compute_s
 from shardwright.search.space import Space
