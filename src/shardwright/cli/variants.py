@@ -22,9 +22,9 @@ from shardwright.cli.options import (
     target_argument,
 )
 from shardwright.cli.output import say, say_json, search_progress, working, writable, write
-from shardwright.compare import compare as compare_all
 from shardwright.errors import ShardwrightError
 from shardwright.plan import load
+from shardwright.several.compare import compare as compare_all
 
 ARGUMENTS = "example_args"
 page_option = file_option("--html", help="Write it as a page; - is standard output.")

@@ -25,7 +25,7 @@ from shardwright.search.roles import find_roles
 from shardwright.search.screen import screen
 from shardwright.search.search import Found
 from shardwright.search.tactics import Context, NotApplicable
-from shardwright.share import Call, Placed, Shared, place_as_in
+from shardwright.several.share import Call, Placed, Shared, place_as_in
 from shardwright.spmd.decisions import Decisions, decide, empty
 from shardwright.units import human_bytes
 

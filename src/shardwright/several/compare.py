@@ -18,7 +18,6 @@ from shardwright import cache
 from shardwright.api import plan_program
 from shardwright.cost.cost import Cost
 from shardwright.errors import ShardwrightError
-from shardwright.forks import run_all
 from shardwright.notebook import cell_progress
 from shardwright.options import Options
 from shardwright.plan import Plan
@@ -30,7 +29,8 @@ from shardwright.search.items import Items, count_items
 from shardwright.search.objective import OVER_MEMORY_S, Progress
 from shardwright.search.requests import constrained_model
 from shardwright.search.screen import screen
-from shardwright.variants import Case, read_cases, read_variants, reason
+from shardwright.several.forks import run_all
+from shardwright.several.variants import Case, read_cases, read_variants, reason
 
 Per = str | Callable[..., float] | None
 NOT_BEST = "a quick look found no plan that fits, and none could be the fastest"
