@@ -284,8 +284,8 @@ class Plan:
         return self._argument("local_batch()", argnum, mesh).from_local(batch)
 
     def _argument(self, what: str, argnum: int, mesh: Any) -> arrays.Argument:
-        on = as_set(jax_mesh(self.mesh, mesh))
-        return arrays.argument(self.record, self._require(what), argnum, on)
+        bound = self._require(what)
+        return arrays.argument(self.record, bound, argnum, as_set(jax_mesh(self.mesh, mesh)))
 
     def verify(
         self,
