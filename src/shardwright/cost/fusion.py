@@ -21,6 +21,7 @@ from shardwright.program.types import LITERAL, NO_OP, Op, Program, is_backward
 from shardwright.rules.rule import HOST, MATRIX, NOTHING, PASS, PERMUTE, REPLICATE, Rule
 
 _LIBRARY = {"add", "max", "min"}  # reductions that libraries have
+NOT_REDUCED = (PASS, PERMUTE, REPLICATE)  # kinds of factors; all others are reductions
 # A value read several times is kept when computing it anew would read this much more. Assumed: no
 # compiler's figures stand behind it.
 RECOMPUTE_READS = 1.5
@@ -42,10 +43,8 @@ def reads_fused(op: Op, device: Device) -> bool:
     rule = op.rule
     if rule.fusible:
         return not op.tie
-    reduced = [
-        size for kind, size in zip(rule.kinds, rule.sizes, strict=True)
-        if kind not in (PASS, PERMUTE, REPLICATE)
-    ]  # fmt: skip
+    kinds = zip(rule.kinds, rule.sizes, strict=True)
+    reduced = [size for kind, size in kinds if kind not in NOT_REDUCED]
     if rule.unit in (MATRIX, NOTHING) or len(op.operands) > 2 or not reduced:
         return False
     too_long = device.fused_reduction and max(reduced) > device.fused_reduction
@@ -56,10 +55,8 @@ def reads_fused(op: Op, device: Device) -> bool:
 def picks_entries(op: Op) -> bool:
     """Whether an op reads single entries of its first operand, and computes those on the fly."""
     rule = op.rule
-    return (
-        rule.unit == NOTHING and not rule.fusible and not op.tie and len(op.operands) == 2
-        and any(kind not in (PASS, PERMUTE, REPLICATE) for kind in rule.kinds)
-    )  # fmt: skip
+    able = rule.unit == NOTHING and not rule.fusible and not op.tie and len(op.operands) == 2
+    return able and any(kind not in NOT_REDUCED for kind in rule.kinds)
 
 
 def pads(op: Op, size: Sequence[int]) -> bool:
@@ -220,8 +217,9 @@ def _hold_orders(
 ) -> None:
     """Where fused work reads arrays in different orders of dims, what it transposes first.
 
-    All but those in the order of its result, as wide as it computes; and for dots a result in both.
-    The gradient of attention scores whose heads are grouped is such work.
+    That is every operand in another order than its result, held in the widest type that it is
+    computed in; a result that several dots read is held in both orders. The gradient of attention
+    scores whose heads are grouped is such work.
     """
     shapes, own = [v.type.shape for v in program.values], [v.bytes for v in program.values]
 

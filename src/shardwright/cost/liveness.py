@@ -181,7 +181,7 @@ def _is_looped(op: Op, device: Device) -> bool:
 
 
 def _updated(op: Op) -> tuple[int, ...]:
-    """The operand that a scatter or an update in place changes: dims and all it is the result."""
+    """The operand that a scatter or an update in place overwrites: its dims are the result's."""
     rule = op.rule
     alone = len(op.operands) == 1  # a sort or a transform reads it to the end
     if alone or rule.unit == MATRIX or not rule.operands or rule.operands[0] != rule.results[0]:

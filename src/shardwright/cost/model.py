@@ -31,7 +31,7 @@ from shardwright.spmd.follow import Choice
 from shardwright.spmd.ir import Collective, Ir, Partitioned, build_ir, find_collectives
 from shardwright.spmd.layouts import Layouts
 from shardwright.spmd.moves import ALL_GATHER, Move
-from shardwright.spmd.opclass import fold_ops
+from shardwright.spmd.opclass import NO_CLASS, fold_ops
 from shardwright.spmd.slack import find_slack
 from shardwright.spmd.sums import find_summed, find_sums, find_trips
 from shardwright.spmd.weights import weigh
@@ -322,6 +322,12 @@ class CostModel:
         placements, _ = self.place([decisions])
         rows, graph = self.graph.rows(placements)[0], self.graph
         return [graph.choices[rows[f]][i] for f, i in graph.place_of]
+
+    def op_seconds(self, decisions: Decisions) -> np.ndarray:
+        """[ops] the seconds that one run of each op computes, traffic of fused work left out."""
+        classes = self.classes.of_op
+        own = np.array([choice.compute_s for choice in self.choices(decisions)] or [0.0])
+        return np.where(classes == NO_CLASS, 0.0, own[classes])
 
     def stored(self, decisions: Decisions) -> list[Placement]:
         """How every layout is stored."""

@@ -20,7 +20,6 @@ from shardwright.program.ties import Kind
 from shardwright.program.types import NO_OP, TOP, Op, Program
 from shardwright.spmd.decisions import Decisions
 from shardwright.spmd.ir import Collective
-from shardwright.spmd.opclass import NO_CLASS
 from shardwright.spmd.weights import region_runs
 
 _BEFORE, _OP, _AFTER = -1, 0, 1  # what happens just before, at and just after an op
@@ -156,12 +155,7 @@ def _work(
 ) -> Iterator[_Event]:
     """What every op computes, and the traffic of fused work where its value is made."""
     program, weights = model.analysis.program, model.weights.region
-    seconds = np.zeros(len(program.ops))
-    choices = model.choices(decisions)
-    classes = model.classes.of_op
-    known = classes != NO_CLASS
-    own = np.array([c.compute_s for c in choices] or [0.0])
-    seconds[known] = own[classes[known]]
+    seconds = model.op_seconds(decisions)
     _, local = model.place([decisions])
     traffic = model.fusion.traffic * local[0][model.layouts.of_value]  # [values] bytes
     uses = program.uses()
@@ -172,7 +166,7 @@ def _work(
         seconds[maker] += stream_s(model.device, float(traffic[v]))
     for op in program.ops:
         share = weights[op.region] / runs[op.region] if runs[op.region] else 0.0
-        yield _event(model, memory, op, op.region, _OP, float(seconds[op.index]) * share)
+        yield _event(model, memory, op, _OP, float(seconds[op.index]) * share)
 
 
 def _movements(
@@ -185,7 +179,7 @@ def _movements(
     for collective, row in moves:
         op = program.ops[collective.op]
         before = collective.cause.kind in ("operand", "halo")
-        event = _event(model, memory, op, op.region, _BEFORE if before else _AFTER, 0.0)
+        event = _event(model, memory, op, _BEFORE if before else _AFTER, 0.0)
         inside = op.body[0] if op.tie and op.body else op.region
         if collective.count == runs[op.region]:
             at = event.at
@@ -199,13 +193,11 @@ def _movements(
         yield _Event(at, span, op.index, collective.seconds)
 
 
-def _event(
-    model: CostModel, memory: np.ndarray, op: Op, region: int, when: int, compute_s: float
-) -> _Event:
+def _event(model: CostModel, memory: np.ndarray, op: Op, when: int, compute_s: float) -> _Event:
     at = int(model.schedule.time[op.index])
     live = tuple(int(size) for size in memory[at])
     source = str(op.source or "")
-    return _Event((at, when), Span(region, source, op.name, compute_s, (), live), op.index)
+    return _Event((at, when), Span(op.region, source, op.name, compute_s, (), live), op.index)
 
 
 def _merged(events: Sequence[_Event], runs: Sequence[float], most: int) -> list[_Event]:

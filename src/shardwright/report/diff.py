@@ -14,8 +14,8 @@ from shardwright.report.words import (
     columns,
     human_bytes,
     human_seconds,
+    short,
     short_path,
-    short_source,
     spec_text,
 )  # fmt: skip
 from shardwright.spmd.ir import totals
@@ -72,7 +72,7 @@ def _decisions(a: PlanRecord, b: PlanRecord) -> Iterator[str]:
         yield "exceptions: single arrays that are stored otherwise"
         for what in _either(before, after):
             stored = [one.get(what, "no exception") for one in (before, after)]
-            yield f"  {short_source(short_path(what))}: {' -> '.join(stored)}"
+            yield f"  {short(what)}: {' -> '.join(stored)}"
 
 
 def _claims(claims: Sequence[Claim] | None, record: PlanRecord) -> str:

@@ -19,8 +19,8 @@ from shardwright.report.words import (
     listed,
     percent,
     several,
+    short,
     short_path,
-    short_source,
     times,
     type_bytes,
     upper_first,
@@ -95,7 +95,7 @@ def _how(record: PlanRecord) -> Iterator[str]:
     if record.overrides:
         yield "Except, because it is faster:"
     for row in record.overrides:
-        what = listed([short_source(short_path(name)) for name in row.what], NAMES)
+        what = listed(list(map(short, row.what)), NAMES)
         yield f"    {facts.stored_how(row)}, {row.stored}: {what}"
 
 
@@ -104,7 +104,7 @@ def argument_bytes(record: PlanRecord) -> tuple[float, float, float]:
     split = replicated = total = 0.0
     for path, text in record.arguments.items():
         size = type_bytes(text)
-        shards = facts.shard_count(record, record.specs[path])
+        shards = record.mesh.shards(record.specs[path])
         total += size
         split += size / shards if shards > 1 else 0.0
         replicated += size if shards == 1 else 0.0

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 from shardwright.cost.cost import Cost
 from shardwright.cost.timeline import LineWork, lines_of
-from shardwright.record.types import Claim, GroupRow, MeshRow, Override, PlanRecord, Spec
+from shardwright.record.types import Claim, GroupRow, MeshRow, Override, PlanRecord
 from shardwright.report.causes import alike
 from shardwright.report.words import (
     any_layer,
@@ -46,11 +45,6 @@ class Line:
     count: float = 0.0  # times per step
     seconds: float = 0.0  # per step
     hidden_s: float = 0.0  # of these, behind compute
-
-
-def shard_count(record: PlanRecord, spec: Spec) -> int:
-    """Into how many shards a spec cuts an array."""
-    return math.prod(record.mesh.shape[axis] for on in spec for axis in on)
 
 
 def mesh_shapes(record: PlanRecord) -> list[tuple[MeshRow, str]]:

@@ -150,7 +150,7 @@ def arrays(record: PlanRecord) -> dict[str, Any]:
 
 def array_caption(record: PlanRecord, type_: str, spec: Spec) -> str:
     """What each device holds of an array."""
-    size, shards = type_bytes(type_), facts.shard_count(record, spec)
+    size, shards = type_bytes(type_), record.mesh.shards(spec)
     caption = (
         f"{local_shape(type_, spec, record.mesh.shape)}, {spec_text(spec)}: each device holds"
         f" {human_bytes(size / shards)} of {human_bytes(size)}"
@@ -326,7 +326,7 @@ def arguments(record: PlanRecord) -> list[dict[str, Any]]:
     rows = starred({path: (type_, record.specs[path]) for path, type_ in record.arguments.items()})
     out = []
     for path, (type_, spec) in rows.items():
-        held = type_bytes(type_) / facts.shard_count(record, spec)
+        held = type_bytes(type_) / record.mesh.shards(spec)
         out.append({
             "path": path, "type": type_, "spec": spec, "replicated": not any(spec),
             "local": local_shape(type_, spec, record.mesh.shape), "bytes": held,

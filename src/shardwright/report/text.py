@@ -23,7 +23,7 @@ from shardwright.report.words import (
     listed,
     percent,
     several,
-    short_path,
+    short,
     short_source,
     times,
     wrapped,
@@ -76,7 +76,7 @@ def _overrides(record: PlanRecord) -> list[tuple[str, str, str]]:
     rows = [
         (
             facts.stored_how(row), row.stored,
-            listed([short_source(short_path(what)) for what in row.what], 2),
+            listed(list(map(short, row.what)), 2),
         )
         for row in record.overrides
     ]  # fmt: skip

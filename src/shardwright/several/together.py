@@ -96,7 +96,7 @@ class Task:
         arguments, results = specs_of(model, decisions)
         program = self.analysis.program
         types = {**argument_types(program), **result_types(program), **argument_types(program)}
-        return Placed(self.name, self.mesh, types, {**results, **arguments})
+        return Placed(self.name, self.mesh, types, results | arguments)
 
 
 def task_of(call: Call, mesh: Mesh, options: Options) -> Task:
