@@ -12,8 +12,8 @@ from shardwright.units import human_bytes, human_count, human_seconds
 
 __all__ = [
     "any_layer", "change", "columns", "counted", "gap_text", "human_bytes", "human_count",
-    "human_seconds", "listed", "percent", "several", "short", "short_path", "short_source", "spec_text",
-    "times", "type_bytes", "type_shape", "upper_first", "wrapped",
+    "human_seconds", "listed", "percent", "several", "short", "short_path", "short_source",
+    "spec_text", "times", "type_bytes", "type_shape", "upper_first", "wrapped",
 ]  # fmt: skip
 
 LEAST_CHANGE = 1e-4  # smaller changes are said to be less than this
