@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwright.analysis.names import components
 from shardwright.cost.devices import Device
 from shardwright.program.ties import CONSTS, MANUAL, Tie
 from shardwright.program.types import LITERAL, NO_OP, Op, Program, is_backward
@@ -129,14 +130,6 @@ def find_fusions(program: Program, device: Device) -> Fusion:
     fused = [reads_fused(op, device) for op in program.ops]
     materialised = np.ones(count, bool)
     sources: list[tuple[int, ...]] = [()] * count
-    cluster = list(range(len(program.ops)))  # union-find over fused ops
-
-    def find(x: int) -> int:
-        while cluster[x] != x:
-            cluster[x] = cluster[cluster[x]]
-            x = cluster[x]
-        return x
-
     outputs = set(program.outputs)
     made_inside = _made_inside(program)
     softmaxes = {
@@ -175,28 +168,38 @@ def find_fusions(program: Program, device: Device) -> Fusion:
                 exponentials.add(v.index)
         materialised[v.index] = kept
         sources[v.index] = tuple(behind)
-    traffic = np.zeros(count, np.int64)
-    for v in program.values:
-        if not materialised[v.index] and v.op != NO_OP and v.index not in made_inside:
-            for u in uses[v.index]:
-                if fused[u]:
-                    cluster[find(u)] = find(v.op)
-    for v in program.values:
-        if not materialised[v.index] or same[v.index] != v.index:
-            continue
-        traffic[v.index] += len({find(u) for u in uses[v.index] if fused[u]})
-        if v.op != NO_OP and program.ops[v.op].rule.fusible and not program.ops[v.op].tie:
-            traffic[v.index] += 1  # fused work writes it; other ops count their own results
-    for op in program.ops:
-        if op.tie is Tie.RETURN and not materialised[same[op.operands[0]]]:
-            traffic[op.results[0]] += 1  # computed straight into the result
-    traffic[[v.type.host for v in program.values]] = 0  # no memory of the device
+    traffic = _traffic(program, uses, same, fused, materialised, made_inside)
     for value, of in enumerate(same):
         materialised[value], sources[value] = materialised[of], sources[of]
     held = _held(program, device, outputs)
     if device.transposes:
         _hold_orders(program, materialised, sources, held)
     return Fusion(materialised, traffic, sources, held, frozenset(softmaxes))
+
+
+def _traffic(
+    program: Program, uses: Sequence[Sequence[int]], same: Sequence[int], fused: Sequence[bool],
+    materialised: np.ndarray, made_inside: Container[int],
+) -> np.ndarray:  # fmt: skip
+    """[values] times its bytes pass between memory and fused work."""
+    inside = [  # a reader of what is not in memory, and what makes it: one piece of work
+        (u, v.op) for v in program.values
+        if not materialised[v.index] and v.op != NO_OP and v.index not in made_inside
+        for u in uses[v.index] if fused[u]
+    ]  # fmt: skip
+    work = components(len(program.ops), np.array(inside, np.int64).reshape(-1, 2)).tolist()
+    traffic = np.zeros(len(program.values), np.int64)
+    for v in program.values:
+        if not materialised[v.index] or same[v.index] != v.index:
+            continue
+        traffic[v.index] += len({work[u] for u in uses[v.index] if fused[u]})
+        if v.op != NO_OP and program.ops[v.op].rule.fusible and not program.ops[v.op].tie:
+            traffic[v.index] += 1  # fused work writes it; other ops count their own results
+    for op in program.ops:
+        if op.tie is Tie.RETURN and not materialised[same[op.operands[0]]]:
+            traffic[op.results[0]] += 1  # computed straight into the result
+    traffic[[v.type.host for v in program.values]] = 0  # no memory of the device
+    return traffic
 
 
 def _held(program: Program, device: Device, outputs: Container[int]) -> np.ndarray:
