@@ -8,8 +8,9 @@ from shardwright.record.types import PlanRecord
 from shardwright.report import facts
 from shardwright.report.axes import axis_sentences
 from shardwright.report.causes import sentence
+from shardwright.report.claims import claims_of
 from shardwright.report.facts import Baseline
-from shardwright.report.pattern import HIDDEN, pattern
+from shardwright.report.pattern import pattern
 from shardwright.report.text import certificate_words, format_rates
 from shardwright.report.words import (
     change,
@@ -82,16 +83,13 @@ def _what(record: PlanRecord) -> Iterator[str]:
 
 def _how(record: PlanRecord) -> Iterator[str]:
     """The lists that were decided, from which every placement follows."""
-    groups = {g.label: g for g in record.groups}
     if any(record.decisions.values()):
         yield "An array is split over an axis along the first of these dims that it has:"
-    for axis, claims in record.decisions.items():
+    for axis, claims in claims_of(record).items():
         for i, claim in enumerate(claims):
-            group = groups.get(claim.group)
-            dims = listed([short_path(d) for d in group.dims], DIMS) if group else ""
-            notes = "".join(f", {note}" for note in facts.claim_notes(claim, group))
-            role = f", {group.role}" if group and group.role != HIDDEN else ""
-            yield f"    {axis} {i + 1}. {claim.group}{role}{notes}: {dims}"
+            dims = listed(list(map(short_path, claim.dims)), DIMS)
+            about = ", ".join([claim.label, *claim.about])
+            yield f"    {axis} {i + 1}. {about}: {dims}"
     if record.overrides:
         yield "Except, because it is faster:"
     for row in record.overrides:

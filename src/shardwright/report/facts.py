@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from shardwright.cost.cost import Cost
 from shardwright.cost.timeline import LineWork, lines_of
-from shardwright.record.types import Claim, GroupRow, MeshRow, Override, PlanRecord
+from shardwright.record.types import MeshRow, Override, PlanRecord
 from shardwright.report.causes import alike
 from shardwright.report.words import (
     any_layer,
@@ -59,24 +59,6 @@ def mesh_shapes(record: PlanRecord) -> list[tuple[MeshRow, str]]:
         (row, CHOSEN if row.mesh == chosen else row.why or QUICK * (not row.searched))
         for row in rows
     ]
-
-
-def claim_notes(claim: Claim, group: GroupRow | None) -> list[str]:
-    """What is special about one claim of an axis."""
-    notes = ["moments and gradients only"] if claim.scope else []
-    side = conflict_side(claim, group)
-    return notes + ([side] if side else [])
-
-
-def conflict_side(claim: Claim, group: GroupRow | None) -> str:
-    """By which of its two dims in attention scores a sequence is split; nothing for others."""
-    if group is None or not group.bits:
-        return ""
-    every = (1 << min(group.bits, 31)) - 1
-    if group.query_bits < 0:  # not attention, or an older file
-        return f"side {claim.bits} where it meets itself"
-    sides = {group.query_bits: "by queries", group.query_bits ^ every: "by keys"}
-    return sides.get(claim.bits, "partly by queries")
 
 
 def stored_how(row: Override) -> str:

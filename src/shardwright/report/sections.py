@@ -21,9 +21,9 @@ from shardwright.report.charts import (
     search_path,
     time_axis,
 )
+from shardwright.report.claims import claims_of
 from shardwright.report.eject import starred
 from shardwright.report.mesh_drawing import draw_mesh
-from shardwright.report.pattern import HIDDEN
 from shardwright.report.questions import local_shape
 from shardwright.report.region_tree import link_s
 from shardwright.report.words import (
@@ -240,16 +240,12 @@ def _alike(a: Layer, b: Layer) -> bool:
 
 def lists(record: PlanRecord) -> list[dict[str, Any]]:
     """Per axis: its size and what claims it."""
-    groups_ = {g.label: g for g in record.groups}
     out = []
-    for axis, claims in record.decisions.items():
+    for axis, claims in claims_of(record).items():
         rows = []
         for claim in claims:
-            group = groups_.get(claim.group)
-            role = group.role if group else HIDDEN
-            about = ["/".join(map(str, group.sizes[:2])) if group else ""]
-            about += [role] * (role != HIDDEN) + facts.claim_notes(claim, group)
-            rows.append({"label": claim.group, "notes": about, "dims": group.dims if group else ()})
+            notes = ["/".join(map(str, claim.sizes[:2])), *claim.about]
+            rows.append({"label": claim.label, "notes": notes, "dims": claim.dims})
         out.append({"name": axis, "size": record.mesh.shape[axis], "claims": rows})
     return out
 
