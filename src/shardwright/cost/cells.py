@@ -1,8 +1,8 @@
 """Addresses of the cells of a factor graph's tables: exact, so that nothing rests on hashes.
 
 A factor's table has a cell for every combination of placements of its scope. The tables lie one
-after another: a cell is a number, which moves by a known stride when one layout of the scope is
-stored in another way. Where no number can tell all cells apart, a table is *wide*: its cells are
+after another: a cell is a number, which moves by a known stride when one layout of the scope gets
+another placement. Where no number can tell all cells apart, a table is *wide*: its cells are
 addressed by the placements themselves.
 """
 

@@ -176,7 +176,7 @@ class CostModel:
         self, placements: np.ndarray, local_bytes: np.ndarray,
         changes: Sequence[tuple[int, Placement]], worth: float,
     ) -> np.ndarray:  # fmt: skip
-        """[changes] seconds of a step once one layout of a state is stored in another way.
+        """[changes] seconds of a step once one layout of a state gets another placement.
 
         The state was placed (`place`: [1, S, A], [1, S]). Only the factors that see the layout are
         looked up, and not where all of them take less than this part of the step: no change can
@@ -291,7 +291,7 @@ class CostModel:
         self, placements: np.ndarray, local_bytes: np.ndarray,
         held: Iterable[tuple[int, Placement]], states: list[int] | slice = slice(None),
     ) -> None:  # fmt: skip
-        """Stores layouts in another way in these states, in place."""
+        """Gives layouts other placements in these states, in place."""
         for layout, placement in held:
             placements[states, layout] = placement
             local_bytes[states, layout] = self._local_bytes(layout, placement)

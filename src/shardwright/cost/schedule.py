@@ -94,7 +94,7 @@ def _updates(program: Program) -> list[bool]:
 
 
 def _following(program: Program) -> list[int]:
-    """[ops] how many ops that are not fused must run after, one after the other."""
+    """[ops] how many ops that are not fused are on the longest path from each to the end."""
     after = [0] * len(program.ops)
     readers = program.uses()
     for op in reversed(program.ops):
@@ -144,7 +144,7 @@ def _unit(program: Program, op: Op) -> int:
 
 
 def _levels(program: Program, fusion: Fusion) -> list[int]:
-    """[ops] how many ops must run before, one after the other; fused work runs where it is read."""
+    """[ops] how many ops are on the longest path to each; fused work runs where it is read."""
     ready = [0] * len(program.values)  # the level of what makes it
     level = [0] * len(program.ops)
     for op in program.ops:

@@ -74,6 +74,10 @@ class Module:
     entry: str
     frames: dict[int, str]  # stack_frame_id -> "file.py:12"
 
+    def computation(self, name: str) -> Computation:
+        """The computation of this name; an empty one where the text has none."""
+        return self.computations.get(name) or Computation(name)
+
 
 def parse(text: str) -> Module:
     """The Module written in optimised HLO text (`jax.stages.Compiled.as_text()`)."""
