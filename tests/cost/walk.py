@@ -13,8 +13,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from shardwright.analysis.analysis import Analysis
+from shardwright.cost.copies import SAME_BUFFER, gathered_ahead
 from shardwright.cost.cost import Cost
-from shardwright.cost.liveness import NO_POINT, SAME_BUFFER, gathered_ahead
+from shardwright.cost.liveness import NO_POINT
 from shardwright.cost.model import CostModel
 from shardwright.cost.prices import DevicePrices
 from shardwright.cost.roofline import stream_s

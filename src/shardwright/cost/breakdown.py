@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwright.cost.liveness import NO_POINT, copy_owners
+from shardwright.cost.copies import copy_owners
+from shardwright.cost.liveness import NO_POINT
 from shardwright.cost.model import CostModel
 from shardwright.program.types import LITERAL
 from shardwright.spmd.decisions import Decisions

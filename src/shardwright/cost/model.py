@@ -13,12 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwright.analysis.analysis import Analysis
+from shardwright.cost.copies import find_lasting
 from shardwright.cost.cost import Cost
 from shardwright.cost.devices import Device
 from shardwright.cost.factor_graph import FactorGraph
 from shardwright.cost.fusion import find_fusions
 from shardwright.cost.hiding import Hiding, hidden_s, unrolled_bytes
-from shardwright.cost.liveness import find_lasting, find_lifetimes, live_counts, peak_points
+from shardwright.cost.liveness import find_lifetimes, live_counts, peak_points
 from shardwright.cost.prices import DevicePrices
 from shardwright.cost.roofline import stream_s
 from shardwright.cost.schedule import schedule_for
