@@ -31,7 +31,7 @@ from shardwright.program.calls import check_callable
 from shardwright.program.fingerprint import content
 from shardwright.program.tracing import trace_jaxpr
 from shardwright.program.types import Program, format_type
-from shardwright.record.build import build_record, call_of
+from shardwright.record.build import build_record, call_of, over_time
 from shardwright.record.files import read_record, write_record
 from shardwright.record.types import Claim, PlanRecord
 from shardwright.search import Found
@@ -346,14 +346,14 @@ class Plan:
 
     def to_trace(self, *, against: str | Path | None = None) -> dict[str, Any]:
         """What `trace` writes, as plain data."""
-        from shardwright.record.build import with_finer_timeline
         from shardwright.referee.profile import read_profile
         from shardwright.report.against import measured_events
         from shardwright.report.trace import SPANS, chrome_trace
 
         record, bound = self.record, self._bound
-        if bound is not None:
-            record = with_finer_timeline(record, bound.model, bound.decisions, SPANS)
+        if bound is not None:  # the file has fewer spans
+            collectives, timeline = over_time(bound.model, bound.decisions, SPANS)
+            record = replace(record, collectives=collectives, timeline=timeline)
         trace = chrome_trace(record)
         if against is not None:
             trace["traceEvents"] += measured_events(read_profile(against))

@@ -34,7 +34,6 @@ from shardwright.referee.targets import (
     devices_of,
     parse_target,
     run_each,
-    run_for,
 )
 
 pytestmark = pytest.mark.slow  # in all: it starts processes
@@ -50,6 +49,12 @@ class State(NamedTuple):
 
     up: Any
     down: Any
+
+
+def run_for(target: Target, build: Any, args: tuple[Any, ...], *, mesh: Any) -> Any:
+    """(results as host arrays, Compiled) of one run."""
+    (results,), compiled = run_each(target, build, [args], mesh=mesh)
+    return results, compiled
 
 
 def build(mesh: Any) -> Any:

@@ -168,14 +168,6 @@ def over_time(
     return rows, find_timeline(model, decisions, [(c, number[_key(c)]) for c in moved], most)
 
 
-def with_finer_timeline(
-    record: PlanRecord, model: CostModel, decisions: Decisions, most: int
-) -> PlanRecord:
-    """A record whose timeline has up to `most` spans, for a plan whose program is at hand."""
-    collectives, timeline = over_time(model, decisions, most)
-    return replace(record, collectives=collectives, timeline=timeline)
-
-
 def _large_arrays(model: CostModel, decisions: Decisions) -> tuple[ArrayRow, ...]:
     """The largest intermediates that are in memory; those of one line that are alike are one."""
     program, shardings = model.analysis.program, Shardings(model, decisions)

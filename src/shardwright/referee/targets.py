@@ -30,7 +30,7 @@ from shardwright.referee.topologies import Target, devices_of, parse_target
 
 __all__ = [
     "Build", "Compiled", "OutOfMemory", "Target", "compile_for", "devices_of", "parse_target",
-    "run_each", "run_for",
+    "run_each",
 ]  # fmt: skip
 
 # A function from a mesh (jax Mesh or AbstractMesh) to a jitted function with its shardings set.
@@ -85,14 +85,6 @@ def compile_for(
         return _compiled(target, mesh, *_compile_here(lowered))
     reply, printed = _compile_without_devices(target, lowered, timeout)
     return _compiled(target, mesh, reply, err.text + printed)
-
-
-def run_for(
-    target: Target, build: Build, args: tuple[Any, ...], *, mesh: Mapping[str, int] | Mesh
-) -> tuple[Any, Compiled]:
-    """(results as host arrays, Compiled) of running `build(mesh)` on these host arrays."""
-    (results,), compiled = run_each(target, build, [args], mesh=mesh)
-    return results, compiled
 
 
 def run_each(
