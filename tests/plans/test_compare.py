@@ -326,6 +326,7 @@ def test_a_count_of_the_users_own() -> None:
         ({"a": make()}, {"grid": {"x": [1]}}, "a grid is of a factory's arguments"),
         ({"a": make()}, {"per": "epoch"}, "per='epoch' is nothing that a step processes"),
         ({"a": make()}, {"per": "token"}, "'a' has no tokens that can be counted"),
+        ({"a": make()}, {"per": lambda ws, x: 0}, "'a' has no items that can be counted"),
         ({"a": make()}, {"device": "h999"}, "unknown device 'h999'"),
     ],
 )

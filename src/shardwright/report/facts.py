@@ -20,6 +20,7 @@ from shardwright.spmd.ir import Cause
 
 CHOSEN = "chosen"
 QUICK = "a quick look, not searched"
+NO_LINE = "no line of yours"  # where what a step does comes of no line of the user's
 SAME = 1e-6  # relative: costs closer than this are one cost
 
 
@@ -164,9 +165,7 @@ def lines_that_compute(record: PlanRecord) -> tuple[LineWork, ...]:
         LineWork(span.source, span.op, line.runs(span.region) * span.compute_s)
         for span in line.spans
     ]
-    return lines_of(
-        replace(row, source=short_source(row.source) or "no line of yours") for row in rows
-    )
+    return lines_of(replace(row, source=short_source(row.source) or NO_LINE) for row in rows)
 
 
 def why_nothing_is_split(record: PlanRecord) -> str:

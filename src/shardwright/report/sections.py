@@ -110,7 +110,7 @@ def _readout(record: PlanRecord, bar: Bar) -> list[str]:
     """What stands under the pointer: the line, its seconds, what moves, what is in memory."""
     span, runs = bar.span, bar.runs
     often = f" in {times(runs)[1:]} trips" if runs > 1 else ""
-    where = short_source(span.source) or "no line of yours"
+    where = short_source(span.source) or facts.NO_LINE
     texts = [where, f"{span.op}: {human_seconds(runs * span.compute_s)} of compute{often}"]
     if span.moves:
         rows = [record.collectives[row] for row in span.moves]

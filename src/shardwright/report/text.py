@@ -228,7 +228,7 @@ def _not_shown(record: PlanRecord, left: int) -> Iterator[str]:
         yield f"{unfit} of {len(rows)} over memory (OOM)"
     if missing:
         yield f"{missing} do{'es' * (missing == 1)} not apply"
-    if record.asked.tactics and rows[0].fits and rows[0].cost.step_s < record.cost.step_s:
+    if record.asked.tactics and any(b.fits and b.cost.step_s < record.cost.step_s for b in rows):
         yield "faster ones are ruled out by your tactics"
 
 
