@@ -4,7 +4,6 @@ from shardwright._version import __version__
 from shardwright.api import analyze, partition
 from shardwright.calibrate import calibrate
 from shardwright.check import check
-from shardwright.compare import Comparison, compare
 from shardwright.cost.devices import Device, devices
 from shardwright.errors import ShardwrightError
 from shardwright.jit import jit
@@ -26,7 +25,8 @@ from shardwright.search import (
     WeightStationary,
     ZeRO,
 )
-from shardwright.share import Call
+from shardwright.several.compare import Comparison, compare
+from shardwright.several.share import Call
 
 __all__ = [
     "FSDP", "Call", "Comparison", "ContextParallel", "DataParallel", "Device", "ExpertParallel",

@@ -32,8 +32,8 @@ from shardwright.search import Tactic
 from shardwright.search.meshes import Shape, candidate_meshes, search_meshes
 from shardwright.search.requests import constrained_model
 from shardwright.search.unshare import unshare_where_it_pays
-from shardwright.share import Call, common_mesh
-from shardwright.together import Task, search_shared
+from shardwright.several.share import Call, common_mesh
+from shardwright.several.together import Task, search_shared
 
 
 @asks_which

@@ -9,12 +9,13 @@ from typing import Any
 
 import jax
 
+from shardwright import _jax
 from shardwright.analysis.analysis import Analysis, analyze_program
 from shardwright.analysis.unshare import unshare_all
 from shardwright.cost.model import CostModel
 from shardwright.errors import ShardwrightError, first_of
 from shardwright.lowering.steps import Steps, make_steps
-from shardwright.program.arguments import Signature
+from shardwright.program.arguments import Signature, sign
 from shardwright.program.fingerprint import argument_types, fingerprint
 from shardwright.program.types import Program, format_type
 from shardwright.record.build import overrides_of, specs_of
@@ -46,6 +47,17 @@ def bind_record(record: PlanRecord, fn: Callable[..., Any], program: Program) ->
         analysis, record.mesh, record.device, overlap=record.cost.overlap, pinned=record.pinned
     )
     return Bound(fn, program, model, _decisions(record, model))
+
+
+def sign_as_asked(
+    record: PlanRecord, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Signature:
+    """The signature of a call, with the options that a plan was asked for with."""
+    asked, mesh = record.asked, record.mesh
+    return sign(
+        fn, args, kwargs, asked.static_argnums, asked.donate_argnums,
+        _jax.abstract_mesh(mesh.sizes, mesh.names), asked.tie,
+    )  # fmt: skip
 
 
 def call_types(signature: Signature, leaves: Sequence[Any]) -> dict[str, str]:

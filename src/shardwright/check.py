@@ -11,16 +11,14 @@ from shardwright.analysis.analysis import Analysis, analyze_program
 from shardwright.cost.breakdown import Breakdown
 from shardwright.cost.cost import Cost
 from shardwright.cost.devices import Device
-from shardwright.cost.devices import device as find_device
 from shardwright.cost.model import CostModel
 from shardwright.errors import ShardwrightError
 from shardwright.in_shardings import Given, resolve
 from shardwright.mesh import Mesh
-from shardwright.options import Positions, number, positions
+from shardwright.options import Positions, read_options
 from shardwright.plan import Plan, plan_of
 from shardwright.program.calls import asks_which
 from shardwright.program.tracing import trace_call
-from shardwright.record.types import Asked
 from shardwright.search import Found, search
 from shardwright.search.exact import Certificate
 from shardwright.search.requests import constrained_model
@@ -83,20 +81,19 @@ def check(
     itself may do worse. `.plan` holds these decisions, ready to run. Keyword arguments are
     replicated.
     """
-    axes, chip, most_bytes = Mesh.of(mesh), find_device(device), number("memory", memory)
-    program = trace_call(fn, args, kwargs, static_argnums, donate_argnums, axes)
-    asked = Asked(
-        static_argnums=positions(static_argnums), donate_argnums=positions(donate_argnums),
-        memory=most_bytes,
+    axes, options = Mesh.of(mesh), read_options(
+        mesh=mesh, device=device, memory=memory, seconds=seconds, donate_argnums=donate_argnums,
+        static_argnums=static_argnums, tie=False,
     )  # fmt: skip
+    program = trace_call(fn, args, kwargs, static_argnums, donate_argnums, axes)
     analysis = analyze_program(program)
     given, warnings = resolve(program, args, in_shardings, axes)
     pinned = dict(given)
     for position, source in program.updates.items():
         pinned[program.outputs[position]] = given[source]
-    model = CostModel(analysis, axes, chip, pinned=pinned)
+    model = CostModel(analysis, axes, options.device, pinned=pinned)
     decisions = decide(cheapest_order(model, claimed_groups(analysis, given, axes)))
-    limit = chip.usable_bytes if asked.memory is None else asked.memory
+    asked, limit = options.asked(), options.limit_bytes
     by_hand = Found(decisions, model.cost(decisions), Certificate.none(), {}, 0, HOW)
 
     plan, better = plan_of(fn, model, by_hand, asked=replace(asked, tactics=HOW)), None
@@ -111,8 +108,8 @@ def check(
         if row.bytes >= large
     ]
     if compare:
-        free = constrained_model(analysis, axes, chip)
-        found = _better(free, plan.cost, limit, seconds)
+        free = constrained_model(analysis, axes, options.device)
+        found = _better(free, plan.cost, limit, options.seconds)
         better = plan_of(fn, free, found, asked=asked) if found is not None else None
     return Check(plan.cost, plan.memory, plan.collectives, warnings, plan, better)
 
@@ -166,7 +163,7 @@ def _reorderings(entries: tuple[Entry, ...]) -> list[tuple[Entry, ...]]:
 def _better(model: CostModel, cost: Cost, limit: int, seconds: float | None) -> Found | None:
     """Decisions that are faster, or that fit where the given ones do not."""
     try:
-        found = search(model, memory=limit, seconds=number("seconds", seconds))
+        found = search(model, memory=limit, seconds=seconds)
     except ShardwrightError:  # nothing fits: what was given is judged all the same
         return None
     if found.cost.step_s >= cost.step_s and cost.peak_bytes <= limit:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -106,6 +106,10 @@ class Mesh:
     def size(self) -> int:
         """The number of devices."""
         return math.prod(self.sizes)
+
+    def shards(self, spec: Sequence[Sequence[str]]) -> int:
+        """Into how many shards axes per dim cut an array."""
+        return math.prod(self.shape[axis] for on in spec for axis in on)
 
     def __str__(self) -> str:
         return " x ".join(f"{name}={size}" for name, size in self.axes)

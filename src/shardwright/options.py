@@ -14,7 +14,7 @@ from shardwright.cost.devices import devices as known_devices
 from shardwright.errors import ShardwrightError
 from shardwright.record.types import Asked, PlanRecord
 from shardwright.search import Tactic
-from shardwright.share import Call, Placed, placed
+from shardwright.several.share import Call, Placed, placed
 
 Positions = int | Sequence[int]
 DEFAULT_DEVICE = "tpu-v5e"

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
-from jax.sharding import NamedSharding, PartitionSpec
-from jax.tree_util import keystr
+from jax.sharding import PartitionSpec
 
-from shardwright import _jax
-from shardwright.binding import Bound, bind_record, call_types, check_arguments
+from shardwright import arrays
+from shardwright.binding import Bound, bind_record, call_types, check_arguments, sign_as_asked
 from shardwright.cost.breakdown import Breakdown
 from shardwright.cost.cost import Cost
 from shardwright.cost.devices import Device
@@ -22,19 +21,17 @@ from shardwright.cost.model import CostModel, model_ir
 from shardwright.errors import ShardwrightError
 from shardwright.job import leaving_word, meet
 from shardwright.lowering.jit import PlannedFunction, as_set, jax_mesh, sharding
-from shardwright.lowering.local import from_local, local_part
 from shardwright.lowering.specs import partition_spec
 from shardwright.lowering.steps import Steps
-from shardwright.lowering.unchanged import check_types
 from shardwright.mesh import Mesh
 from shardwright.options import number
-from shardwright.program.arguments import Signature, sign
+from shardwright.program.arguments import Signature
 from shardwright.program.build import build
 from shardwright.program.calls import check_callable
 from shardwright.program.fingerprint import content
 from shardwright.program.tracing import trace_jaxpr
 from shardwright.program.types import Program, format_type
-from shardwright.record.build import build_record, call_of
+from shardwright.record.build import build_record, call_of, over_time
 from shardwright.record.files import read_record, write_record
 from shardwright.record.types import Claim, PlanRecord
 from shardwright.search import Found
@@ -170,8 +167,8 @@ class Plan:
         Prints; has `.residuals`, `.instead`, `.to_html()` and `.to_dict()`. Other batches and
         meshes are planned for that: `seconds`, `processes` and `progress` as for compare().
         """
-        from shardwright.advice import advise
         from shardwright.notebook import cell_progress
+        from shardwright.several.advice import advise
 
         return advise(
             self, self._require("advice()"), seconds=seconds, processes=processes,
@@ -204,7 +201,7 @@ class Plan:
 
     def bind(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Plan:
         """The plan tied to a function and arguments; says what changed when they do not match."""
-        signature = self._sign(fn, args, kwargs)
+        signature = sign_as_asked(self.record, fn, args, kwargs)
         leaves = signature.leaves(args, kwargs)
         check_arguments(self.record, signature.name, call_types(signature, leaves))
         program = build(trace_jaxpr(fn, signature, leaves), signature)
@@ -214,13 +211,6 @@ class Plan:
         """The plan tied to a function that has been traced; raises when it is another program."""
         bound = bind_record(self.record, fn, program)
         return Plan(replace(self.record, call=call_of(program)), bound, cached=self.cached)
-
-    def _sign(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Signature:
-        asked, mesh = self.record.asked, self.mesh
-        return sign(
-            fn, args, kwargs, asked.static_argnums, asked.donate_argnums,
-            _jax.abstract_mesh(mesh.sizes, mesh.names), asked.tie,
-        )  # fmt: skip
 
     def fits(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether these arguments have the structure, shapes and dtypes the plan was made for."""
@@ -268,91 +258,34 @@ class Plan:
         them, unless it is that array, in its place already and not donated by the function. A
         jax.ShapeDtypeStruct gets its sharding, to restore a checkpoint into, say.
         """
-        on, bound = as_set(jax_mesh(self.mesh, mesh)), self._bound
+        on = as_set(jax_mesh(self.mesh, mesh))
         self._meet(on)
-        if bound is None:
-            signature = self._sign(lambda *a, **k: None, args, kwargs)
-        else:
-            signature = bound.program.signature
-            if signature.match(args, kwargs) is None:  # by name perhaps, or something else
-                signature = self._sign(bound.fn, args, kwargs)
-        leaves = signature.leaves(args, kwargs)
-        types, specs = call_types(signature, leaves), self.specs()
-        if bound is not None:
-            check_arguments(self.record, signature.name, types)
-            wanted = [specs[path] for path in signature.paths]
-        else:  # the file has no function to say what is called how
-            if len(leaves) != len(specs):
-                raise ShardwrightError(
-                    f"the plan has {len(specs)} argument leaves, got {len(leaves)}",
-                    try_="pass the arguments the plan was made for, all of them and in order",
-                )
-            check_types(self.record.arguments, list(types.values()))
-            wanted = list(specs.values())
-        rows = zip(leaves, wanted, signature.donated, strict=True)
-        placed = [_put(leaf, NamedSharding(on, spec), own=gone) for leaf, spec, gone in rows]
-        out, named = signature.call(placed)
-        if named:
-            return out, named
-        return out[0] if len(out) == 1 else out
+        return arrays.place(self.record, self._bound, on, args, kwargs)
 
     def init(self, fn: Callable[..., Any], *args: Any, argnum: int = 0, mesh: Any = None) -> Any:
         """`fn(*args)`, the argument at `argnum`, created on the devices already split."""
-        name, planned, wanted = self._argument("init()", argnum, mesh)
-        made = jax.eval_shape(fn, *args)
-        if _forms(made) != _forms(planned):
-            raise ShardwrightError(
-                f"{getattr(fn, '__name__', 'fn')} makes something else than argument {argnum} of"
-                f" {self.record.program} ({name})",
-                planned=_forms(planned),
-                got=_forms(made),
-                try_="argnum=..., or plan for what it makes",
-            )
+        argument = self._argument("init()", argnum, mesh)
+        argument.check_made(fn, args)
         self._meet(jax_mesh(self.mesh, mesh))
-        return jax.jit(fn, out_shardings=wanted)(*args)
+        return jax.jit(fn, out_shardings=argument.shardings)(*args)
 
     def local_part(self, *, argnum: int = -1, mesh: Any = None) -> Any:
         """Which part of an argument this process holds: a tuple of slices for each array.
 
         By default of the last argument, the batch of most steps.
         """
-        name, planned, wanted = self._argument("local_part()", argnum, mesh)
-        return jax.tree_util.tree_map_with_path(
-            lambda path, t, s: local_part(s, t.shape, name + keystr(path)), planned, wanted
-        )
+        return self._argument("local_part()", argnum, mesh).local_part()
 
     def local_batch(self, batch: Any, *, argnum: int = -1, mesh: Any = None) -> Any:
         """The argument at `argnum` as global arrays, of which each process has loaded its part.
 
         In a job of one process that is all of it; `local_part()` says what it is.
         """
-        name, planned, wanted = self._argument("local_batch()", argnum, mesh)
-        given: Any = jax.tree.structure(batch)
-        if given != jax.tree.structure(planned):
-            raise ShardwrightError(
-                f"not what {self.record.program} takes as {name}",
-                planned=jax.tree.structure(planned),
-                got=given,
-                try_="argnum=...: which argument it is",
-            )
-        return jax.tree_util.tree_map_with_path(
-            lambda path, x, t, s: from_local(x, s, t.shape, name + keystr(path)),
-            batch, planned, wanted,
-        )  # fmt: skip
+        return self._argument("local_batch()", argnum, mesh).from_local(batch)
 
-    def _argument(self, what: str, argnum: int, mesh: Any) -> tuple[str, Any, Any]:
-        """(name, shapes, shardings) of a positional argument; the latter are trees."""
-        bound, on = self._require(what), as_set(jax_mesh(self.mesh, mesh))
-        signature = bound.program.signature
-        wanted, _ = signature.call([sharding(on, spec) for spec in bound.steps.inputs])
-        inputs = [bound.program.values[v].type for v in bound.program.inputs]
-        planned, _ = signature.call([jax.ShapeDtypeStruct(t.shape, t.dtype) for t in inputs])
-        if not -len(wanted) <= argnum < len(wanted):
-            raise ShardwrightError(
-                f"{signature.name} has no argument {argnum}",
-                try_=f"argnum from 0 to {len(wanted) - 1}",
-            )
-        return signature.arguments[argnum], planned[argnum], wanted[argnum]
+    def _argument(self, what: str, argnum: int, mesh: Any) -> arrays.Argument:
+        bound = self._require(what)
+        return arrays.argument(self.record, bound, argnum, as_set(jax_mesh(self.mesh, mesh)))
 
     def verify(
         self,
@@ -414,14 +347,14 @@ class Plan:
 
     def to_trace(self, *, against: str | Path | None = None) -> dict[str, Any]:
         """What `trace` writes, as plain data."""
-        from shardwright.record.build import with_finer_timeline
         from shardwright.referee.profile import read_profile
         from shardwright.report.against import measured_events
         from shardwright.report.trace import SPANS, chrome_trace
 
         record, bound = self.record, self._bound
-        if bound is not None:
-            record = with_finer_timeline(record, bound.model, bound.decisions, SPANS)
+        if bound is not None:  # the file has fewer spans
+            collectives, timeline = over_time(bound.model, bound.decisions, SPANS)
+            record = replace(record, collectives=collectives, timeline=timeline)
         trace = chrome_trace(record)
         if against is not None:
             trace["traceEvents"] += measured_events(read_profile(against))
@@ -443,17 +376,3 @@ def plan_of(fn: Callable[..., Any], model: CostModel, found: Found, **about: Any
 def load(path: str | Path) -> Plan:
     """The plan saved at `path`; bind() or jit() check that the program still matches."""
     return Plan(read_record(path))
-
-
-def _forms(tree: Any) -> Any:
-    """The tree with the type of each array in its place."""
-    return jax.tree.map(lambda x: format_type(x) if hasattr(x, "dtype") else x, tree)
-
-
-def _put(leaf: Any, place: NamedSharding, *, own: bool) -> Any:
-    """A leaf in its sharding, the caller's array itself if it is there and not to be `own`."""
-    if isinstance(leaf, jax.ShapeDtypeStruct):
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place)
-    if isinstance(leaf, jax.Array) and (own or leaf.sharding != place):
-        leaf = jax.numpy.copy(leaf)  # device_put shares buffers that are on their device already
-    return jax.device_put(leaf, place)

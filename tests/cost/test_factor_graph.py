@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-import shardwright.cost.factor_graph as factor_graph
+import shardwright.cost.cells as addresses
 from shardwright.search.space import Space
 from shardwright.spmd.decisions import decide, decide_all
 from shardwright.spmd.layout import REPLICATED
@@ -29,7 +29,7 @@ def test_factors_add_up_to_a_step(name: str, mesh: dict[str, int]) -> None:
     total = np.zeros(len(decisions))
     for f, factor in enumerate(model.graph.factors):
         seen = placements[:, list(factor.scope)]
-        total += model.graph.seconds(f, model.graph.cells(f, seen), seen)[0]
+        total += model.graph.seconds(f, model.graph.cells.of_factor(f, seen), seen)[0]
     costs = model.evaluate(decisions)
     np.testing.assert_allclose(total, costs.compute_s + costs.link_s, rtol=1e-9)
 
@@ -42,7 +42,7 @@ def test_addresses_tell_cells_apart(name: str, mesh: dict[str, int]) -> None:
     address: dict[object, tuple[int, bytes]] = {}
     for f, factor in enumerate(model.graph.factors):
         seen = placements[:, list(factor.scope)]
-        for cell, at in zip(model.graph.cells(f, seen), seen, strict=True):
+        for cell, at in zip(model.graph.cells.of_factor(f, seen), seen, strict=True):
             assert address.setdefault(cell, (f, at.tobytes())) == (f, at.tobytes())
 
 
@@ -54,9 +54,9 @@ def test_tables_too_large_for_numbers(
     model = model_of(name, mesh)
     decisions = decide_all(random_states(Space(model), 20), {})
     expected = model.evaluate(decisions)
-    monkeypatch.setattr(factor_graph, "MOST_CELLS", 1000)
+    monkeypatch.setattr(addresses, "MOST_CELLS", 1000)
     wide = model_of(name, mesh)
-    assert wide.graph._wide
+    assert wide.graph.cells.wide
     np.testing.assert_array_equal(wide.evaluate(decisions).step_s, expected.step_s)
     np.testing.assert_array_equal(wide.evaluate(decisions).peak_bytes, expected.peak_bytes)
 
@@ -67,7 +67,7 @@ def test_one_layout_stored_in_another_way(
     name: str, mesh: dict[str, int], overlap: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Looking up what sees it gives the seconds of the whole step, also in wide tables."""
-    monkeypatch.setattr(factor_graph, "MOST_CELLS", 1 << 30)
+    monkeypatch.setattr(addresses, "MOST_CELLS", 1 << 30)
     model = model_of(name, mesh, HIDES_ALL, overlap)
     sizes, whole = model.mesh.sizes, (REPLICATED,) * len(mesh)
     changes = [

@@ -7,7 +7,7 @@ import math
 import pytest
 
 import shardwright as sw
-from shardwright.cost.timeline import KINDS
+from shardwright.cost.breakdown import KINDS
 from shardwright.program.layers import path_layers
 from shardwright.record.build import matrix_flops, over_time
 from shardwright.zoo import programs

@@ -13,11 +13,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from shardwright.analysis.analysis import Analysis
+from shardwright.cost.copies import SAME_BUFFER, gathered_ahead
 from shardwright.cost.cost import Cost
-from shardwright.cost.liveness import NO_POINT, SAME_BUFFER, gathered_ahead, region_ends
+from shardwright.cost.liveness import NO_POINT
 from shardwright.cost.model import CostModel
 from shardwright.cost.prices import DevicePrices
 from shardwright.cost.roofline import stream_s
+from shardwright.cost.schedule import region_spans
 from shardwright.program.types import LITERAL, NO_OP, TOP, Op, itemsize
 from shardwright.spmd.claim import claim
 from shardwright.spmd.decisions import Decisions, Placement
@@ -46,7 +48,7 @@ class Walk:
         self.ops = fold_ops(model.analysis, self.layouts, rounds)  # values differ: no two fold
         self.weights, self.runs = region_weights(self.program), region_runs(self.program)
         self.sums = find_sums(self.program)
-        self.last = region_ends(self.program, model.schedule)
+        _, self.last = region_spans(self.program, model.schedule)
 
     def cost(self, decisions: Decisions) -> Cost:
         """The cost of one set of decisions."""

@@ -14,9 +14,9 @@ import pytest
 from click.testing import CliRunner
 
 import shardwright as sw
-from shardwright.advice import BATCH, DEVICES, MESH
 from shardwright.cli import main
 from shardwright.cost.residuals import NO_DOTS, NOTHING, find_residuals
+from shardwright.several.advice import BATCH, DEVICES, MESH
 from shardwright.zoo import transformer
 
 # The peak must be in the layers, not in the logits: few words, many positions.

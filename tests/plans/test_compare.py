@@ -20,16 +20,17 @@ from click.testing import CliRunner
 from jax.sharding import PartitionSpec
 
 import shardwright as sw
-from shardwright import cache, forks
+from shardwright import cache
 from shardwright.analysis import analyze_program
 from shardwright.cli import main
 from shardwright.record.comparison import ComparisonRecord, Row, pareto_front
 from shardwright.search.items import Items, count_items
 from shardwright.search.objective import Progress
+from shardwright.several import forks
 from shardwright.zoo import transformer
 
 cli_variants = sys.modules["shardwright.cli.variants"]
-compare = sys.modules["shardwright.compare"]  # the module; sw.compare is its function
+compare = sys.modules["shardwright.several.compare"]  # the module; sw.compare is its function
 MESH = {"data": 4, "model": 2}
 LAYERS, WIDTH, ROWS = 4, 64, 256
 W = jax.ShapeDtypeStruct((LAYERS, WIDTH, WIDTH), jnp.float32)
@@ -174,7 +175,7 @@ def test_the_same_program_is_planned_once(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_an_analysis_is_shared_by_meshes_and_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    from shardwright import variants
+    from shardwright.several import variants
 
     made: list[Any] = []
     monkeypatch.setattr(
@@ -325,6 +326,7 @@ def test_a_count_of_the_users_own() -> None:
         ({"a": make()}, {"grid": {"x": [1]}}, "a grid is of a factory's arguments"),
         ({"a": make()}, {"per": "epoch"}, "per='epoch' is nothing that a step processes"),
         ({"a": make()}, {"per": "token"}, "'a' has no tokens that can be counted"),
+        ({"a": make()}, {"per": lambda ws, x: 0}, "'a' has no items that can be counted"),
         ({"a": make()}, {"device": "h999"}, "unknown device 'h999'"),
     ],
 )

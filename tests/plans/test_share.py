@@ -13,7 +13,7 @@ import optax
 import pytest
 
 import shardwright as sw
-from shardwright.share import same_arrays
+from shardwright.several.share import same_arrays
 from tests.plans.runs import DEVICES
 
 OPTIONS: dict[str, Any] = {

@@ -56,6 +56,12 @@ class State(NamedTuple):
     down: Any
 
 
+def run_for(target: Target, build: Any, args: tuple[Any, ...], *, mesh: Any) -> Any:
+    """(results as host arrays, Compiled) of one run."""
+    (results,), compiled = run_each(target, build, [args], mesh=mesh)
+    return results, compiled
+
+
 def build(mesh: Any) -> Any:
     """A train step of a scanned MLP, batch on data, hidden on model, weights donated."""
 

@@ -177,6 +177,18 @@ def test_every_tactic_is_counted() -> None:
     assert f"{len(missing)} do not apply" in format_plan(record)
 
 
+def test_a_faster_tactic_that_fits_is_ruled_out_by_tactics() -> None:
+    """Also where a still faster one does not fit."""
+    record = record_of("transformer_train", "fsdp+tp")
+    mine = record.cost
+    record = replace(record, asked=replace(record.asked, memory=mine.peak_bytes), baselines={
+        "A": replace(mine, compute_s=mine.compute_s / 4, peak_bytes=2 * mine.peak_bytes),
+        "B": replace(mine, compute_s=mine.compute_s / 2),
+    })  # fmt: skip
+    assert record.asked.tactics
+    assert "faster ones are ruled out by your tactics" in " ".join(format_plan(record).split())
+
+
 def test_tactics_over_memory_are_marked() -> None:
     record = record_of("transformer_train", "fsdp+tp")
     record = replace(record, asked=replace(record.asked, memory=record.cost.peak_bytes))

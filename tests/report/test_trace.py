@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import jax.numpy as jnp
 import pytest
 
 import shardwright as sw
-from shardwright.cost.timeline import KINDS
+from shardwright.cost.breakdown import KINDS
+from shardwright.cost.timeline import LineWork
 from shardwright.referee.profile import read_profile
 from shardwright.report import trace
 from shardwright.report.against import compare_profile, format_against
@@ -104,6 +106,16 @@ def test_a_profile_of_an_accelerator(tmp_path: Path) -> None:
     )
     assert found["by_line"][0]["what"] == "train.py:12"  # which the plan does not know
     assert "lines that differ most" in format_against(record, profile)
+
+
+def test_work_of_no_line_is_one_row(tmp_path: Path) -> None:
+    record = record_of("transformer_train", "fsdp+tp")
+    tpu_profile(tmp_path, record)
+    lines = (LineWork("", "exp", 1.0), *record.timeline.lines)
+    record = replace(record, timeline=replace(record.timeline, lines=lines))
+    rows = compare_profile(record, read_profile(tmp_path))["by_line"]
+    assert {row["what"]: row["predicted_s"] for row in rows}["no line of yours"] >= 1.0
+    assert "no" not in [row["what"] for row in rows]
 
 
 def test_a_profile_of_this_machine(tmp_path: Path) -> None:

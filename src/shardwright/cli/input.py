@@ -34,10 +34,8 @@ def parse_mesh(text: str) -> dict[str, int | None] | int:
     return found
 
 
-def parse_bytes(text: str | None) -> int | None:
+def parse_bytes(text: str) -> int:
     """Bytes of 16GB, 15.5GiB or 16e9."""
-    if text is None:
-        return None
     found = re.fullmatch(
         r"((?:[0-9]{1,30}(?:\.[0-9]*)?|\.[0-9]+)(?:E[0-9][0-9]?)?)\s*([A-Z]*)",
         text.strip().upper(),

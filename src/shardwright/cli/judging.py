@@ -8,7 +8,7 @@ import click
 
 from shardwright import api
 from shardwright.cli.input import TargetCall, find_call, parse_tactic
-from shardwright.cli.limits import broken_limits, has_limits
+from shardwright.cli.limits import has_limits, judged, told
 from shardwright.cli.options import (
     args_option,
     json_option,
@@ -39,16 +39,12 @@ def check(
     the new plan passes a limit, or differs at all where none is given.
     """
     saved, call = load(path), find_call(target, arguments)
-    limited = has_limits(**limits)
-    if limited and not replan:
+    if has_limits(**limits) and not replan:
         raise ShardwrightError("limits are of a new plan", try_="--replan too")
-    changed, broken = "", list[str]()
     if replan:
-        new = _again(saved, call)
-        changed = saved.diff(new)
-        broken = broken_limits(saved.record, new.record, **limits)
-        failed = bool(broken) if limited else bool(changed)
+        changed, broken, failed = judged(saved, _again(saved, call), **limits)
     else:
+        changed, broken = "", []
         try:
             saved.bind(call.fn, *call.args)
         except ShardwrightError as error:
@@ -57,7 +53,7 @@ def check(
     if as_json:
         say_json({"ok": not failed, "changed": changed, "broken": broken})
     else:
-        lines = [changed] * bool(changed) + [f"limit passed: {line}" for line in broken]
+        lines = told(changed, broken)
         if not failed:
             lines.append(f"{path} is for {target}: {saved!r}")
         say("\n".join(lines))

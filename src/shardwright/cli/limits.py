@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from shardwright.plan import Plan
 from shardwright.record.types import PlanRecord
 from shardwright.report.words import change, human_bytes, human_seconds, short_path, spec_text
+
+
+def judged(old: Plan, new: Plan, **limits: Any) -> tuple[str, list[str], bool]:
+    """(what differs, limits that are passed, whether that fails): any change does without limits"""
+    changed, broken = old.diff(new), broken_limits(old.record, new.record, **limits)
+    return changed, broken, bool(broken) if has_limits(**limits) else bool(changed)
+
+
+def told(changed: str, broken: list[str]) -> list[str]:
+    """What differs, and a line for each limit that is passed."""
+    return [changed] * bool(changed) + [f"limit passed: {line}" for line in broken]
 
 
 def has_limits(*, max_step: float | None, max_memory: float | None, same_shardings: bool) -> bool:

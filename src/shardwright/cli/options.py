@@ -8,6 +8,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from shardwright.cli.input import parse_bytes, parse_mesh, parse_tactic
 from shardwright.cli.output import writable
 from shardwright.cost.devices import devices as known_devices
 
@@ -29,6 +30,11 @@ def file_option(*names: str, help: str, **more: Any) -> Callable[[Command], Comm
     """An option that names a file to write, or - for standard output."""
     path = click.Path(dir_okay=False, allow_dash=True)
     return click.option(*names, type=path, callback=writable, help=help, **more)
+
+
+def given(_: Any, __: Any, values: tuple[Any, ...]) -> list[Any] | None:
+    """The values of an option that may be there several times; None where it is not there."""
+    return list(values) or None
 
 
 def _devices(_: Any, __: Any, typed: str) -> list[CompletionItem]:
@@ -54,19 +60,22 @@ cache_option = click.option(
 device_option = click.option("--device", default="tpu-v5e", show_default=True,
                              help="A kind: see `devices`.", shell_complete=_devices)  # fmt: skip
 memory_option = click.option(
-    "--memory", help="Per device, e.g. 16GB; all that it has if not given."
-)
-tactic_option = click.option(
-    "--tactic", "tactics", multiple=True, help="What you know, e.g. 'FSDP(data)'."
-)
+    "--memory", type=parse_bytes, metavar="TEXT",
+    help="Per device, e.g. 16GB; all that it has if not given.",
+)  # fmt: skip
+tactic_option = click.option("--tactic", "tactics", multiple=True, type=parse_tactic,
+                             metavar="TEXT", callback=given,
+                             help="What you know, e.g. 'FSDP(data)'.")  # fmt: skip
 args_option = click.option(
     "--args", "arguments", default="example_args", show_default=True, metavar="FUNCTION|EXPR",
     help="What gives the arguments; shapes are enough.",
 )  # fmt: skip
 call_options = options(
     args_option,
-    click.option("--donate", type=int, multiple=True, metavar="N", help="An argument to donate."),
-    click.option("--static", type=int, multiple=True, metavar="N", help="A static argument."),
+    click.option("--donate", "donate_argnums", type=int, multiple=True, metavar="N",
+                 help="An argument to donate."),
+    click.option("--static", "static_argnums", type=int, multiple=True, metavar="N",
+                 help="A static argument."),
 )  # fmt: skip
 limit_options = options(
     click.option("--max-step", type=click.FloatRange(min=0), metavar="PERCENT",
@@ -77,7 +86,8 @@ limit_options = options(
                  help="Fail if an argument or result is sharded otherwise."),
 )  # fmt: skip
 plan_options = options(
-    click.option("--mesh", required=True, help="data=4,model=4; data=?,model=4; or a number."),
+    click.option("--mesh", required=True, type=parse_mesh, metavar="TEXT",
+                 help="data=4,model=4; data=?,model=4; or a number."),
     click.option("--devices", type=int, metavar="N", help="How many, when a size is left open."),
     device_option, memory_option, tactic_option,
     click.option("--seconds", type=click.FloatRange(min=0),

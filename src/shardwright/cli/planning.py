@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from shardwright import api
-from shardwright.cli.input import find_call, parse_bytes, parse_mesh, parse_tactic
+from shardwright.cli.input import find_call
 from shardwright.cli.options import call_options, json_option, plan_options, target_argument
 from shardwright.cli.output import (
     INTERRUPTED,
@@ -27,30 +27,26 @@ from shardwright.record.plain import encode
 @call_options
 @plan_options
 def plan(
-    target: str, arguments: str, donate: tuple[int, ...], static: tuple[int, ...], **given: Any
-) -> None:
+    target: str, arguments: str, donate_argnums: tuple[int, ...], save: str | None,
+    html: str | None, explain: bool, quiet: bool, as_json: bool, **options: Any,
+) -> None:  # fmt: skip
     """Plan one step of a function, or of zoo:NAME."""
     call = find_call(target, arguments)
-    with working("tracing", quiet=given["quiet"]) as update:
+    with working("tracing", quiet=quiet) as update:
         made = api.partition(
-            call.fn, *call.args, mesh=parse_mesh(given["mesh"]), devices=given["devices"],
-            device=given["device"], memory=parse_bytes(given["memory"]),
-            seconds=given["seconds"], timeout=given["timeout"], seed=given["seed"],
-            tactics=[parse_tactic(t) for t in given["tactics"]] or None,
-            progress=search_progress(update), donate_argnums=donate or call.donated,
-            static_argnums=static, cache=given["cache"],
+            call.fn, *call.args, **options, donate_argnums=donate_argnums or call.donated,
+            progress=search_progress(update),
         )  # fmt: skip
-    files = (given["save"], given["html"])
-    if given["save"] == STDOUT:
+    if save == STDOUT:
         write(STDOUT, record_text(made.record))
-    elif given["save"]:
-        made.save(given["save"])
-    if given["html"]:
-        write(given["html"], made.to_html())
-    if given["as_json"]:
+    elif save:
+        made.save(save)
+    if html:
+        write(html, made.to_html())
+    if as_json:
         say_json(encode(made.record))
-    elif not given["quiet"] and STDOUT not in files:
-        say(made.explain() if given["explain"] else str(made))
+    elif not quiet and STDOUT not in (save, html):
+        say(made.explain() if explain else str(made))
     if made.record.search.interrupted:  # the best so far is there, and scripts are told
         click.get_current_context().exit(INTERRUPTED)
 
@@ -60,13 +56,12 @@ def plan(
 @call_options
 @json_option
 def analyze(
-    target: str, arguments: str, donate: tuple[int, ...], static: tuple[int, ...], as_json: bool
+    target: str, arguments: str, donate_argnums: tuple[int, ...], as_json: bool, **options: Any
 ) -> None:
     """What can be decided about a function. One row per group of dims that are split alike."""
     call = find_call(target, arguments)
-    found = api.analyze(
-        call.fn, *call.args, donate_argnums=donate or call.donated, static_argnums=static
-    )
+    donated = donate_argnums or call.donated
+    found = api.analyze(call.fn, *call.args, **options, donate_argnums=donated)
     if not as_json:
         say(str(found))
         return

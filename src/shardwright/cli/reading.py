@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from shardwright.cli.limits import broken_limits, has_limits
+from shardwright.cli.limits import judged, told
 from shardwright.cli.options import file_option, json_option, limit_options, plan_argument
 from shardwright.cli.output import STDOUT, say, say_json, write
 from shardwright.errors import ShardwrightError
@@ -127,15 +127,10 @@ def diff(old: str, new: str, as_json: bool, **limits: Any) -> None:
 
     Exit code 1 when they differ; with limits only when one of those is passed.
     """
-    a, b = load(old), load(new)
-    text = a.diff(b)
-    broken = broken_limits(a.record, b.record, **limits)
-    failed = bool(broken) if has_limits(**limits) else bool(text)
+    text, broken, failed = judged(load(old), load(new), **limits)
     if as_json:
         say_json({"differ": bool(text), "failed": failed, "broken": broken, "text": text})
-    else:
-        lines = [text] * bool(text) + [f"limit passed: {line}" for line in broken]
-        if lines:
-            say("\n".join(lines))
+    elif lines := told(text, broken):
+        say("\n".join(lines))
     if failed:
         raise click.exceptions.Exit(1)

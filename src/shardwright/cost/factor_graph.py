@@ -6,21 +6,20 @@ Its variables are the layouts of a program, the values of a variable are its pla
 cost to compute, what moves between them, and the traffic of fused work. A factor is a table with a
 cell for every combination of placements of its scope; a cell is priced when it is first looked at.
 
-Evaluating states, bounding them, responding to them and reporting them all read these tables; an
-address tells cells apart exactly, so that nothing rests on hashes being different.
+Evaluating states, bounding them, responding to them and reporting them all read these tables.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from math import prod
 from operator import mul
 from threading import Lock
 from typing import NamedTuple
 
 import numpy as np
 
+from shardwright.cost.cells import Cell, Cells
 from shardwright.cost.hiding import Hiding
 from shardwright.cost.prices import DevicePrices
 from shardwright.spmd.decisions import Placement
@@ -32,9 +31,7 @@ from shardwright.spmd.opclass import OpClass, OpClasses
 from shardwright.spmd.sums import reduced_once
 from shardwright.spmd.weights import DeferredReduction, SharedTransfer, Weights
 
-Cell = int | bytes  # the address of a cell
 NOT_PRICED = -1  # the row of a cell that nobody has looked at
-MOST_CELLS = 1 << 62  # of all tables that are addressed by numbers; a larger one is by bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +52,12 @@ class Factor:
         terms += [f"traffic of {layout}" for layout in sorted({t[0] for t in self.traffic})]
         return f"{list(self.scope)}: {'; '.join(terms)}"
 
-
-class _Seen(NamedTuple):
-    """An op class, and where in the scope of its factor its layouts stand."""
-
-    op: OpClass
-    at: tuple[int, ...]
+    @property
+    def classes(self) -> list[int]:
+        """The op classes that are chosen here, some to know what a shared movement costs."""
+        found = [op.index for op in self.ops]
+        found += [c for transfer in self.shared for c in _sharing(transfer)]
+        return found + [c for reduction in self.deferred for c in _sharing(reduction)]
 
 
 class _Priced(NamedTuple):
@@ -80,9 +77,11 @@ class _Rows(dict[Cell, int]):
         return NOT_PRICED
 
 
-def _wide_cell(factor: int, placements: np.ndarray) -> bytes:
-    """The address of a cell in a table that is too large for numbers."""
-    return factor.to_bytes(4, "little") + placements.astype(np.int8).tobytes()
+def _sharing(term: SharedTransfer | DeferredReduction) -> list[int]:
+    """The op classes whose choices decide what a shared movement costs."""
+    if isinstance(term, SharedTransfer):
+        return [c for c, _ in term.uses]
+    return [*[c for c, _ in term.leaves], *term.hoisted_past]
 
 
 def find_factors(
@@ -95,23 +94,22 @@ def find_factors(
         scope = tuple(sorted(set(layouts)))
         scopes.setdefault(scope, {}).setdefault(kind, []).append(term)
 
-    def seen(members: Sequence[int]) -> list[int]:
-        return [i for c in members for i in classes[c].key_layouts]
+    def seen(term: SharedTransfer | DeferredReduction) -> list[int]:
+        return [i for c in _sharing(term) for i in classes[c].key_layouts]
 
     for op in classes:
         add(op.key_layouts, "ops", op)
     for transfer in weights.shared:
-        add(seen([c for c, _ in transfer.uses]), "shared", transfer)
-    for one in weights.deferred:
-        add(seen([*[c for c, _ in one.leaves], *one.hoisted_past]), "deferred", one)
+        add(seen(transfer), "shared", transfer)
+    for reduction in weights.deferred:
+        add(seen(reduction), "deferred", reduction)
     first: dict[int, tuple[int, ...]] = {}
     for scope in scopes:
         for layout in scope:
             first.setdefault(layout, scope)
     for layout, phase in np.argwhere(traffic_s).tolist():
         scope = first.get(layout, (layout,))
-        term = (layout, phase, float(traffic_s[layout, phase]))
-        scopes.setdefault(scope, {}).setdefault("traffic", []).append(term)
+        add(scope, "traffic", (layout, phase, float(traffic_s[layout, phase])))
     return [
         Factor(scope, **{kind: tuple(terms) for kind, terms in kinds.items()})  # type: ignore[arg-type]
         for scope, kinds in scopes.items()
@@ -171,12 +169,12 @@ class FactorGraph:
         )
         for c, f, i in places:
             self._columns_of[f, i] = c
-        seen = [[*f.ops, *self._sharing(f)] for f in self.factors]
-        self._seen = [  # [F] {op class: where its layouts stand}
-            {op.index: _Seen(op, tuple(map(f.scope.index, op.key_layouts))) for op in ops}
-            for f, ops in zip(self.factors, seen, strict=True)
+        self._seen = [  # [F] {op class: where in the scope its layouts stand}
+            {c: tuple(map(f.scope.index, classes.table[c].key_layouts)) for c in f.classes}
+            for f in self.factors
         ]
-        self._address_cells(len(prices.axis_sizes))
+        scopes = [factor.scope for factor in self.factors]
+        self.cells = Cells(layouts.table, scopes, len(prices.axis_sizes))
         self._row_of = _Rows()
         self._growing = Lock()  # threads may share a graph
         self.choices: list[tuple[Choice, ...]] = []  # [rows] of the factor's op classes
@@ -189,50 +187,16 @@ class FactorGraph:
         head = f"{len(self._layouts.table)} variables, {len(self.factors)} factors"
         return "\n".join([head, *[f"  {factor}" for factor in self.factors]])
 
-    def _address_cells(self, axes: int) -> None:
-        """Gives every cell of every table a number of its own; the tables lie one after another."""
-        sizes = [(len(layout.atoms) + 1) ** axes for layout in self._layouts.table]
-        self._radix = np.array(  # [S, A] the placement of a layout as a number
-            [[(len(layout.atoms) + 1) ** a for a in range(axes)] for layout in self._layouts.table],
-            np.int64,
-        ).reshape(len(sizes), axes)
-        self._first = np.zeros(len(self.factors), np.int64)  # [F] the first cell
-        self._stride: list[np.ndarray] = []  # [F][scope]
-        self._wide: list[int] = []  # factors whose cells no number can tell apart
-        used = 1
-        for f, factor in enumerate(self.factors):
-            shape = [sizes[i] for i in factor.scope]
-            if used + prod(shape) > MOST_CELLS:
-                self._wide.append(f)
-                shape = [1] * len(shape)
-            steps = [prod(shape[:k]) for k in range(len(shape))]
-            self._first[f] = used
-            self._stride.append(np.array(steps, np.int64) * (f not in self._wide))
-            used += prod(shape)
-        self._is_wide = frozenset(self._wide)
-        self._flat = np.array([i for f in self.factors for i in f.scope], np.int64)
-        widths = np.array([len(f.scope) for f in self.factors], np.int64)
-        starts = np.cumsum(widths) - widths
-        self._starts = np.minimum(starts, max(len(self._flat) - 1, 0))
-        self._strides = np.concatenate([*self._stride, np.zeros(0, np.int64)])
-        self._constant = np.flatnonzero(widths == 0)
-        # The factors that see each layout, layout by layout, with its stride in each.
-        order = np.argsort(self._flat, kind="stable")
-        self._seeing = np.repeat(np.arange(len(self.factors)), widths)[order]
-        self._seeing_stride = self._strides[order]
-        self._seen_by = np.bincount(self._flat, minlength=len(sizes))  # [S] how many factors
-        self._seen_from = np.cumsum(self._seen_by) - self._seen_by  # [S] the first of them
-
     def _columns(self, factor: Factor) -> list[int]:
         """The columns in which a factor counts, ascending."""
         hiding, found = self.hiding, set[int | None]()
         for op in factor.ops:
             found |= {c for c, _ in hiding.compute[op.index]}
             found |= {c for _, c, _ in hiding.links[op.index]}
-        found |= {hiding.compute_column(phase) for _, phase, _ in factor.traffic}
+        found |= {hiding.compute_column.get(phase) for _, phase, _ in factor.traffic}
         phases = [one.phase for one in factor.shared]
         phases += [phase for one in factor.deferred for phase in (one.phase, one.phase_after)]
-        found |= set(map(hiding.link_column, phases))
+        found |= set(map(hiding.link_column.get, phases))
         return sorted(c for c in found if c is not None)
 
     def temp_columns(
@@ -262,23 +226,13 @@ class FactorGraph:
 
     def _rows_of(self, placements: np.ndarray) -> np.ndarray:
         """[F] the row of every factor, given the placements [S, A] of all layouts."""
-        cells = self._cells(placements)
+        cells = self.cells.of_state(placements)
         rows = np.array(list(map(self._row_of.__getitem__, cells.tolist())), np.int64)
-        rows[self._wide] = NOT_PRICED
+        rows[list(self.cells.wide)] = NOT_PRICED
         for f in np.flatnonzero(rows == NOT_PRICED).tolist():
             stored = placements[list(self.factors[f].scope)]
-            cell = _wide_cell(f, stored) if f in self._is_wide else int(cells[f])
-            rows[f] = self._row(cell, f, stored)
+            rows[f] = self._row(self.cells.exact(f, int(cells[f]), stored), f, stored)
         return rows
-
-    def _cells(self, placements: np.ndarray) -> np.ndarray:
-        """[F] the cell of every factor, given the placements [S, A]; of wide ones anything."""
-        if not len(self._flat):
-            return self._first.copy()
-        numbers = ((placements - REPLICATED) * self._radix).sum(1)  # [S]
-        cells: np.ndarray = np.add.reduceat(numbers[self._flat] * self._strides, self._starts)
-        cells[self._constant] = 0
-        return cells + self._first
 
     def rows_changed(
         self, placements: np.ndarray, change: np.ndarray, layouts: np.ndarray, changed: np.ndarray
@@ -288,21 +242,9 @@ class FactorGraph:
         Change number change[k] stores layouts[k] of the `placements` [S, A] as in changed[k] [A];
         those of several layouts follow one another.
         """
-        before = ((placements[layouts] - REPLICATED) * self._radix[layouts]).sum(1)
-        moved = ((changed - REPLICATED) * self._radix[layouts]).sum(1) - before  # [K]
-        seen = self._seen_by[layouts]
-        pair = np.repeat(np.arange(len(layouts)), seen)  # [N]
-        within = np.arange(len(pair)) - np.repeat(np.cumsum(seen) - seen, seen)
-        at = np.repeat(self._seen_from[layouts], seen) + within
-        key = change[pair] * len(self.factors) + self._seeing[at]
-        order = np.argsort(key, kind="stable")
-        key = key[order]
-        first = np.flatnonzero(np.diff(key, prepend=-1))
-        change_of, factor = np.divmod(key[first], len(self.factors))
-        steps = (moved[pair] * self._seeing_stride[at])[order]
-        cells = self._cells(placements)[factor] + np.add.reduceat(steps, first)
+        change_of, factor, cells = self.cells.changed(placements, change, layouts, changed)
         rows = np.array(list(map(self._row_of.__getitem__, cells.tolist())), np.int64)
-        wide = np.isin(factor, self._wide) if self._wide else np.zeros(len(rows), bool)
+        wide = np.isin(factor, list(self.cells.wide))
         new = np.flatnonzero(~wide & (rows == NOT_PRICED))
         fresh = new[np.unique(cells[new], return_index=True)[1]]  # each cell once
         stored, start = placements.copy(), np.searchsorted(change, np.arange(change.max() + 2))
@@ -314,19 +256,9 @@ class FactorGraph:
                 stored[layouts[mine]] = changed[mine]
                 now = mine
             at_factor = stored[list(self.factors[f].scope)]
-            cell = _wide_cell(f, at_factor) if wide[n] else int(cells[n])
-            rows[n] = self._row(cell, f, at_factor)
+            rows[n] = self._row(self.cells.exact(f, int(cells[n]), at_factor), f, at_factor)
         rows[new] = list(map(self._row_of.__getitem__, cells[new].tolist()))
         return change_of, factor, rows
-
-    def cells(self, factor: int, placements: np.ndarray) -> list[Cell]:
-        """[R] the cells of one factor, given placements [R, scope, A] of its scope."""
-        if factor in self._is_wide:
-            return [_wide_cell(factor, at) for at in placements]
-        radix = self._radix[list(self.factors[factor].scope)]
-        numbers = ((placements - REPLICATED) * radix).sum(2)
-        cells: list[Cell] = (numbers @ self._stride[factor] + self._first[factor]).tolist()
-        return cells
 
     def column_sums(self, rows: np.ndarray) -> np.ndarray:
         """[B, columns] the columns of the whole step, given the rows [B, F] of all factors."""
@@ -337,9 +269,9 @@ class FactorGraph:
 
     def seen_s(self, rows: np.ndarray) -> np.ndarray:
         """[S] compute and links of all factors that see each layout, given their rows [F]."""
-        seconds = (self.compute_s[rows] + self.link_s[rows])[self._seeing]
-        layout = np.repeat(np.arange(len(self._seen_by)), self._seen_by)
-        return np.bincount(layout, seconds, len(self._seen_by))
+        seconds = (self.compute_s[rows] + self.link_s[rows])[self.cells.seeing]
+        seen_by = self.cells.seen_by
+        return np.bincount(np.repeat(np.arange(len(seen_by)), seen_by), seconds, len(seen_by))
 
     def column_changes(
         self, change: np.ndarray, factor: np.ndarray, more: np.ndarray, count: int
@@ -392,14 +324,14 @@ class FactorGraph:
         places = self.columns[factor]
         for phase, seconds, hideable in moved:
             link += seconds
-            if (at_link := hiding.link_column(phase)) is not None:
+            if (at_link := hiding.link_column.get(phase)) is not None:
                 columns[places.index(at_link)] += hideable
         sizes = self._prices.axis_sizes
         for layout, phase, per_byte in one.traffic:
             placement = stored[one.scope.index(layout)]
             seconds = self._layouts.table[layout].local_bytes(placement, sizes) * per_byte
             compute += seconds
-            if (at_compute := hiding.compute_column(phase)) is not None:
+            if (at_compute := hiding.compute_column.get(phase)) is not None:
                 columns[places.index(at_compute)] += seconds
         temps = [part.temp_bytes for part in priced]
         temps += [size for part in priced for size in part.choice.copied_bytes]
@@ -419,7 +351,7 @@ class FactorGraph:
 
     def _price_op(self, factor: int, op: OpClass, stored: Sequence[Placement]) -> _Priced:
         """What an op class of a factor costs when the scope is stored so, worked out once."""
-        placed = tuple([stored[i] for i in self._seen[factor][op.index].at])
+        placed = tuple([stored[i] for i in self._seen[factor][op.index]])
         known = self._priced[op.index].get(placed)
         if known is not None:
             return known
@@ -452,15 +384,8 @@ class FactorGraph:
 
     def _chosen(self, factor: int, op_class: int, stored: Sequence[Placement]) -> Choice:
         """The same for a class that a factor sees, given how its scope is stored."""
-        op, at = self._seen[factor][op_class]
-        return self._choose(op, tuple([stored[i] for i in at]))
-
-    def _sharing(self, factor: Factor) -> list[OpClass]:
-        """The op classes whose choices decide what a factor's shared movements cost."""
-        found = [c for transfer in factor.shared for c, _ in transfer.uses]
-        for one in factor.deferred:
-            found += [*[c for c, _ in one.leaves], *one.hoisted_past]
-        return [self._classes[c] for c in found]
+        placed = tuple([stored[i] for i in self._seen[factor][op_class]])
+        return self._choose(self._classes[op_class], placed)
 
     def _shared(
         self, factor: int, transfer: SharedTransfer, stored: Sequence[Placement]
@@ -479,7 +404,7 @@ class FactorGraph:
 
     def _moved(self, phase: int, weight: float, moves: Sequence[Move]) -> tuple[int, float, float]:
         """(phase, seconds, hideable ones) of moves that happen so often."""
-        has_slack = self.hiding.number(phase) is not None
+        has_slack = phase in self.hiding.number
         seconds = self._prices.slack_s(moves) if has_slack else sum(map(self._prices.move_s, moves))
         return phase, weight * seconds, weight * self._prices.hideable_s(moves)
 

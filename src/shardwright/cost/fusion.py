@@ -15,12 +15,14 @@ from typing import Any
 
 import numpy as np
 
+from shardwright.analysis.names import components
 from shardwright.cost.devices import Device
 from shardwright.program.ties import CONSTS, MANUAL, Tie
 from shardwright.program.types import LITERAL, NO_OP, Op, Program, Value, is_backward
 from shardwright.rules.rule import HOST, MATRIX, NOTHING, PASS, PERMUTE, REPLICATE, Rule
 
 _LIBRARY = {"add", "max", "min"}  # reductions that libraries have
+NOT_REDUCED = (PASS, PERMUTE, REPLICATE)  # kinds of factors; all others are reductions
 # A value read several times is kept when computing it anew would read this much more. Assumed: no
 # compiler's figures stand behind it.
 RECOMPUTE_READS = 1.5
@@ -42,10 +44,8 @@ def reads_fused(op: Op, device: Device) -> bool:
     rule = op.rule
     if rule.fusible:
         return not op.tie
-    reduced = [
-        size for kind, size in zip(rule.kinds, rule.sizes, strict=True)
-        if kind not in (PASS, PERMUTE, REPLICATE)
-    ]  # fmt: skip
+    kinds = zip(rule.kinds, rule.sizes, strict=True)
+    reduced = [size for kind, size in kinds if kind not in NOT_REDUCED]
     if rule.unit in (MATRIX, NOTHING) or len(op.operands) > 2 or not reduced:
         return False
     too_long = device.fused_reduction and max(reduced) > device.fused_reduction
@@ -56,10 +56,8 @@ def reads_fused(op: Op, device: Device) -> bool:
 def picks_entries(op: Op) -> bool:
     """Whether an op reads single entries of its first operand, and computes those on the fly."""
     rule = op.rule
-    return (
-        rule.unit == NOTHING and not rule.fusible and not op.tie and len(op.operands) == 2
-        and any(kind not in (PASS, PERMUTE, REPLICATE) for kind in rule.kinds)
-    )  # fmt: skip
+    able = rule.unit == NOTHING and not rule.fusible and not op.tie and len(op.operands) == 2
+    return able and any(kind not in NOT_REDUCED for kind in rule.kinds)
 
 
 def pads(op: Op, size: Sequence[int]) -> bool:
@@ -147,14 +145,6 @@ def find_fusions(program: Program, device: Device) -> Fusion:
     fused = [reads_fused(op, device) for op in program.ops]
     materialised = np.ones(count, bool)
     sources: list[tuple[int, ...]] = [()] * count
-    cluster = list(range(len(program.ops)))  # union-find over fused ops
-
-    def find(x: int) -> int:
-        while cluster[x] != x:
-            cluster[x] = cluster[cluster[x]]
-            x = cluster[x]
-        return x
-
     outputs = set(program.outputs)
     made_inside = _made_inside(program)
     softmaxes = {
@@ -193,35 +183,44 @@ def find_fusions(program: Program, device: Device) -> Fusion:
                 exponentials.add(v.index)
         materialised[v.index] = kept
         sources[v.index] = tuple(behind)
-    traffic = np.zeros(count, np.int64)
-    passed_on = {
-        v.index
-        for v in program.values
-        if v.op != NO_OP and _read_on_the_way(program, v, uses[v.index])
-    }
-    for v in program.values:
-        unwritten = not materialised[v.index] and v.index not in made_inside
-        if v.op != NO_OP and (unwritten or v.index in passed_on):
-            for u in uses[v.index]:
-                if fused[u]:
-                    cluster[find(u)] = find(v.op)
-    for v in program.values:
-        if not materialised[v.index] or same[v.index] != v.index:
-            continue
-        if v.index not in passed_on:
-            traffic[v.index] += len({find(u) for u in uses[v.index] if fused[u]})
-        if v.op != NO_OP and program.ops[v.op].rule.fusible and not program.ops[v.op].tie:
-            traffic[v.index] += 1  # fused work writes it; other ops count their own results
-    for op in program.ops:
-        if op.tie is Tie.RETURN and not materialised[same[op.operands[0]]]:
-            traffic[op.results[0]] += 1  # computed straight into the result
-    traffic[[v.type.host for v in program.values]] = 0  # no memory of the device
+    traffic = _traffic(program, uses, same, fused, materialised, made_inside)
     for value, of in enumerate(same):
         materialised[value], sources[value] = materialised[of], sources[of]
     held = _held(program, device, outputs)
     if device.transposes:
         _hold_orders(program, materialised, sources, held)
     return Fusion(materialised, traffic, sources, held, frozenset(softmaxes))
+
+
+def _traffic(
+    program: Program, uses: Sequence[Sequence[int]], same: Sequence[int], fused: Sequence[bool],
+    materialised: np.ndarray, made_inside: Container[int],
+) -> np.ndarray:  # fmt: skip
+    """[values] times its bytes pass between memory and fused work."""
+    passed_on = {
+        v.index for v in program.values
+        if v.op != NO_OP and _read_on_the_way(program, v, uses[v.index])
+    }  # fmt: skip
+    inside = [  # a reader of what need not come from memory, and what makes it: one piece of work
+        (u, v.op) for v in program.values
+        if (not materialised[v.index] and v.op != NO_OP and v.index not in made_inside)
+        or v.index in passed_on
+        for u in uses[v.index] if fused[u]
+    ]  # fmt: skip
+    work = components(len(program.ops), np.array(inside, np.int64).reshape(-1, 2)).tolist()
+    traffic = np.zeros(len(program.values), np.int64)
+    for v in program.values:
+        if not materialised[v.index] or same[v.index] != v.index:
+            continue
+        if v.index not in passed_on:
+            traffic[v.index] += len({work[u] for u in uses[v.index] if fused[u]})
+        if v.op != NO_OP and program.ops[v.op].rule.fusible and not program.ops[v.op].tie:
+            traffic[v.index] += 1  # fused work writes it; other ops count their own results
+    for op in program.ops:
+        if op.tie is Tie.RETURN and not materialised[same[op.operands[0]]]:
+            traffic[op.results[0]] += 1  # computed straight into the result
+    traffic[[v.type.host for v in program.values]] = 0  # no memory of the device
+    return traffic
 
 
 def _held(program: Program, device: Device, outputs: Container[int]) -> np.ndarray:
@@ -242,8 +241,9 @@ def _hold_orders(
 ) -> None:
     """Where fused work reads arrays in different orders of dims, what it transposes first.
 
-    All but those in the order of its result, as wide as it computes; and for dots a result in both.
-    The gradient of attention scores whose heads are grouped is such work.
+    That is every operand in another order than its result, held in the widest type that it is
+    computed in; a result that several dots read is held in both orders. The gradient of attention
+    scores whose heads are grouped is such work.
     """
     shapes, own = [v.type.shape for v in program.values], [v.bytes for v in program.values]
 

@@ -8,7 +8,7 @@ so a phase takes max(compute, hideable links) + blocking links. Every factor cou
 *columns*: the compute of phase k is column 2k, its hideable links are column 2k + 1.
 
 The sum of minima is not a sum over factors, but it has bounds that are: min(c, l) <= w c + (1-w) l
-for every *weight* w in [0, 1] (op_table.py).
+for every *weight* w in [0, 1] (shares.py).
 """
 
 from __future__ import annotations
@@ -33,13 +33,15 @@ class Hiding:
         linked |= {p for d in weights.deferred for p in (d.phase, d.phase_after)}
         computed = set(np.flatnonzero(weights.compute.any(0)).tolist())
         self.phases = sorted((linked - {BLOCKS}) & computed) if hides else []
-        self._number = {p: k for k, p in enumerate(self.phases)}
+        self.number = {p: k for k, p in enumerate(self.phases)}  # of a phase in which links hide
+        self.compute_column = {p: 2 * k for p, k in self.number.items()}  # of such a phase
+        self.link_column = {p: 2 * k + 1 for p, k in self.number.items()}
         self.compute = [  # [classes] (column, times per step)
-            [(2 * k, float(row[p])) for p, k in self._number.items() if row[p]]
+            [(column, float(row[p])) for p, column in self.compute_column.items() if row[p]]
             for row in weights.compute
         ]
         self.links = [  # [classes] (slot, column, times per step)
-            [(slot, 2 * self._number[p] + 1, w) for slot, p, w in of if p in self._number]
+            [(slot, self.link_column[p], w) for slot, p, w in of if p in self.link_column]
             for of in weights.hideable
         ]
 
@@ -47,18 +49,6 @@ class Hiding:
     def columns(self) -> int:
         """How many columns there are: two for each phase."""
         return 2 * len(self.phases)
-
-    def number(self, phase: int) -> int | None:
-        """The number of a phase among those in which something hides; None: nothing does."""
-        return self._number.get(phase)
-
-    def compute_column(self, phase: int) -> int | None:
-        """The column of a phase's compute; None where nothing hides behind it."""
-        return 2 * self._number[phase] if phase in self._number else None
-
-    def link_column(self, phase: int) -> int | None:
-        """The column of a phase's hideable links."""
-        return 2 * self._number[phase] + 1 if phase in self._number else None
 
 
 def unrolled_bytes(program: Program, slack: Slack) -> int:

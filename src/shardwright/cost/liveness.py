@@ -9,27 +9,23 @@ What a loop reads lives until the loop ends, what it returns from its start.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
+from shardwright.cost.copies import SAME_BUFFER, Lasting, copy_owners
 from shardwright.cost.devices import Device
 from shardwright.cost.fusion import Fusion
-from shardwright.cost.schedule import Schedule
-from shardwright.program.ties import CONSTS, INITS, Tie
-from shardwright.program.types import LITERAL, NO_OP, TOP, Op, Program
+from shardwright.cost.schedule import Schedule, region_spans
+from shardwright.program.ties import Tie
+from shardwright.program.types import LITERAL, NO_OP, Op, Program
 from shardwright.rules.rule import MATRIX
-from shardwright.spmd.opclass import NO_CLASS, OpClasses, stays
-from shardwright.spmd.slack import BLOCKS, Slack
+from shardwright.spmd.opclass import OpClasses
 
 NO_POINT = -1  # when a value that is never in memory is first there
 # A repeated layer has at most this many points of one op class that can be peaks; the
 # zoo has the same peaks with anything from 8 to 256.
 PERIOD = 64
-_TIE = -1  # in place of an operand
-# Ties whose inner value is the outer buffer itself.
-SAME_BUFFER = (*CONSTS, *INITS, Tie.COND_OPERAND, Tie.MANUAL_IN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,27 +47,13 @@ class Points:
     lasting: np.ndarray  # [points, columns of Lasting] copies that last
 
 
-@dataclass(frozen=True, slots=True)
-class Lasting:
-    """Copies that exist for longer than the op runs which needs them.
-
-    A tie that moves a value into a region makes a copy that exists as long as the region runs. A
-    compiler that runs what it can copies and moves an operand as soon as it is there. One that
-    hides gathers moves an operand while the op before it that waits for such a gather runs.
-    """
-
-    ties: list[int]  # op classes of ties whose inner values are the outer buffers, unless moved
-    operands: list[tuple[int, int]]  # (op class, operand) of copies that wait
-    count: np.ndarray  # [times + 1, ties + operands] how many exist
-
-
 def find_lifetimes(
     program: Program, fusion: Fusion, schedule: Schedule, device: Device
 ) -> Lifetimes:
     """The lifetime of every buffer."""
     count, end_of_program = len(program.values), len(program.ops)
     time = schedule.time.tolist()
-    region_end = region_ends(program, schedule)
+    _, region_end = region_spans(program, schedule)
     first = np.array([time[v.op] if v.op != NO_OP else 0 for v in program.values], np.int64)
     last = np.full(count, NO_POINT, np.int64)
     shared = np.zeros(count, bool)  # values without a buffer of their own
@@ -181,23 +163,12 @@ def _is_looped(op: Op, device: Device) -> bool:
 
 
 def _updated(op: Op) -> tuple[int, ...]:
-    """The operand that a scatter or an update in place changes: dims and all it is the result."""
+    """The operand that a scatter or an update in place overwrites: its dims are the result's."""
     rule = op.rule
     alone = len(op.operands) == 1  # a sort or a transform reads it to the end
     if alone or rule.unit == MATRIX or not rule.operands or rule.operands[0] != rule.results[0]:
         return ()
     return op.operands[:1] if op.operands[0] != LITERAL else ()
-
-
-def region_ends(program: Program, schedule: Schedule) -> list[int]:
-    """The time of the last op inside each region, nested ones included."""
-    ends = [0] * len(program.regions)
-    for op in program.ops:
-        region = op.region
-        while region != TOP:
-            ends[region] = max(ends[region], int(schedule.time[op.index]))
-            region = program.regions[region].parent
-    return ends
 
 
 def live_counts(lifetimes: Lifetimes, layout_of: np.ndarray, layouts: int, ops: int) -> np.ndarray:
@@ -207,73 +178,6 @@ def live_counts(lifetimes: Lifetimes, layout_of: np.ndarray, layouts: int, ops: 
     np.add.at(change, (lifetimes.first[real], layout_of[real]), lifetimes.held[real])
     np.add.at(change, (lifetimes.last[real] + 1, layout_of[real]), -lifetimes.held[real])
     return np.cumsum(change, 0)[: ops + 1]
-
-
-def find_lasting(
-    program: Program, op_class: np.ndarray, fusion: Fusion, schedule: Schedule, device: Device,
-    slack: Slack | None,
-) -> Lasting:  # fmt: skip
-    """The copies of each class of ties, and of operands that are moved before their op runs.
-
-    `slack` is given where gathers are hidden.
-    """
-    time, ends = schedule.time.tolist(), region_ends(program, schedule)
-    spans: list[tuple[tuple[int, int], int, int]] = []  # (class, operand), first and last time
-    for op in program.ops:
-        c, at = int(op_class[op.index]), time[op.index]
-        if op.tie in SAME_BUFFER:
-            spans.append(((c, _TIE), at, max(at, *[ends[r] for r in op.body])))
-        elif device.breadth_first and c != NO_CLASS and not op.tie:
-            operands = [v for v in op.operands if v != LITERAL]
-            for slot, v in enumerate(operands):
-                spans.append(((c, slot), _ready(program, fusion, time, v), at - 1))
-    ahead = [] if slack is None else gathered_ahead(program, slack, schedule, device)
-    for op, slot, first in ahead:
-        spans.append(((int(op_class[op.index]), slot), time[first], time[op.index] - 1))
-    ties = sorted({c for (c, slot), _, _ in spans if slot == _TIE})
-    waiting = sorted({key for key, first, last in spans if key[1] != _TIE and first <= last})
-    column = {key: i for i, key in enumerate([*[(c, _TIE) for c in ties], *waiting])}
-    change = np.zeros((len(program.ops) + 2, len(column)), np.int32)
-    for key, first, last in spans:
-        if first <= last:
-            change[first, column[key]] += 1
-            change[last + 1, column[key]] -= 1
-    return Lasting(ties, waiting, np.cumsum(change, 0)[: len(program.ops) + 1])
-
-
-def gathered_ahead(
-    program: Program, slack: Slack, schedule: Schedule, device: Device
-) -> Iterator[tuple[Op, int, int]]:
-    """(op, operand, the op from which on that operand is moved).
-
-    One such op ahead in a phase; for the first since the phase began, where gathers start early.
-    """
-    before: dict[int, int] = {}  # phase -> its first op, then the last with such an operand
-    for op in (program.ops[i] for i in schedule.order.tolist()):
-        phase = slack.phase[op.index]
-        if device.reorders:
-            before.setdefault(phase, op.index)
-        if op.tie or op.is_region or op.rule.fusible:
-            continue
-        slots = [i for i, hidden in enumerate(slack.operands[op.index]) if hidden != BLOCKS]
-        if slots and phase in before:
-            yield from ((op, slot, before[phase]) for slot in slots)
-        if slots:
-            before[phase] = op.index
-
-
-def _ready(program: Program, fusion: Fusion, time: list[int], value: int) -> int:
-    """The first time at which a value can be copied, or computed into its copy."""
-    behind = (value,) if fusion.materialised[value] else fusion.sources[value]
-    made = [program.values[v].op for v in behind]
-    return max([time[i] + 1 for i in made if i != NO_OP], default=0)
-
-
-def copy_owners(classes: OpClasses, lasting: Lasting, schedule: Schedule) -> np.ndarray:
-    """[times + 1] the op class whose moved copies exist at that time alone, or NO_CLASS."""
-    runs = classes.of_op[schedule.order]  # [times]
-    without = [*lasting.ties, *[op.index for op in classes.table if stays(op)]]
-    return np.append(np.where(np.isin(runs, without), NO_CLASS, runs), NO_CLASS)
 
 
 def peak_points(

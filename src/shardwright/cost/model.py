@@ -13,12 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwright.analysis.analysis import Analysis
+from shardwright.cost.copies import find_lasting
 from shardwright.cost.cost import Cost
 from shardwright.cost.devices import Device
 from shardwright.cost.factor_graph import FactorGraph
 from shardwright.cost.fusion import find_fusions
 from shardwright.cost.hiding import Hiding, hidden_s, unrolled_bytes
-from shardwright.cost.liveness import find_lasting, find_lifetimes, live_counts, peak_points
+from shardwright.cost.liveness import find_lifetimes, live_counts, peak_points
 from shardwright.cost.prices import DevicePrices
 from shardwright.cost.roofline import stream_s
 from shardwright.cost.schedule import schedule_for
@@ -31,7 +32,7 @@ from shardwright.spmd.follow import Choice
 from shardwright.spmd.ir import Collective, Ir, Partitioned, build_ir, find_collectives
 from shardwright.spmd.layouts import Layouts
 from shardwright.spmd.moves import ALL_GATHER, Move
-from shardwright.spmd.opclass import fold_ops
+from shardwright.spmd.opclass import NO_CLASS, fold_ops
 from shardwright.spmd.slack import find_slack
 from shardwright.spmd.sums import find_summed, find_sums, find_trips
 from shardwright.spmd.weights import weigh
@@ -176,7 +177,7 @@ class CostModel:
         self, placements: np.ndarray, local_bytes: np.ndarray,
         changes: Sequence[tuple[int, Placement]], worth: float,
     ) -> np.ndarray:  # fmt: skip
-        """[changes] seconds of a step once one layout of a state is stored in another way.
+        """[changes] seconds of a step once one layout of a state gets another placement.
 
         The state was placed (`place`: [1, S, A], [1, S]). Only the factors that see the layout are
         looked up, and not where all of them take less than this part of the step: no change can
@@ -215,14 +216,26 @@ class CostModel:
 
     def _point_bytes(self, rows: np.ndarray, local_bytes: np.ndarray) -> np.ndarray:
         """[B, points] the bytes that exist at each point: buffers, and copies that are moved."""
-        unit, graph = self.device.buffer_bytes, self.graph
+        unit = self.device.buffer_bytes
         live = (np.ceil(local_bytes / unit) * unit) @ self._live
         if self.classes.table:  # there is something to compute
-            copies = graph.temps(rows, *self._temp_at)
-            live += np.where(self.points.temp_class >= 0, copies, 0.0)
-            if self.points.lasting.shape[1]:
-                live += graph.temps(rows, *self._lasting_at) @ self.points.lasting.T
+            points = self.points
+            live += self.copied_bytes(rows, points.temp_class, self._temp_at, points.lasting)
         return live
+
+    def copied_bytes(
+        self, rows: np.ndarray, runs: np.ndarray, at: tuple[np.ndarray, np.ndarray],
+        lasting: np.ndarray,
+    ) -> np.ndarray:  # fmt: skip
+        """[B, times] bytes of moved copies and of scratch memory, given the rows [B, factors].
+
+        The op class that `runs` [times], or NO_CLASS, has them `at` columns of the graph; of copies
+        that last `lasting` [times, columns of Lasting] says how many there are.
+        """
+        copies = np.where(runs >= 0, self.graph.temps(rows, *at), 0.0)
+        if lasting.shape[1]:
+            copies += self.graph.temps(rows, *self._lasting_at) @ lasting.T
+        return copies
 
     def peak(self, decisions: Decisions) -> tuple[int, int]:
         """(time of the peak, bytes that exist then)."""
@@ -243,7 +256,7 @@ class CostModel:
 
     def link_s(self, move: Move, phase: int) -> float:
         """Seconds of a move that hides behind a phase, or blocks."""
-        has_slack = self.graph.hiding.number(phase) is not None
+        has_slack = phase in self.graph.hiding.number
         return self.prices.combined_s(move) if has_slack else self.prices.move_s(move)
 
     def hidden_of(self, decisions: Decisions) -> Callable[[Move, int], float]:
@@ -279,7 +292,7 @@ class CostModel:
         self, placements: np.ndarray, local_bytes: np.ndarray,
         held: Iterable[tuple[int, Placement]], states: list[int] | slice = slice(None),
     ) -> None:  # fmt: skip
-        """Stores layouts in another way in these states, in place."""
+        """Gives layouts other placements in these states, in place."""
         for layout, placement in held:
             placements[states, layout] = placement
             local_bytes[states, layout] = self._local_bytes(layout, placement)
@@ -310,6 +323,12 @@ class CostModel:
         placements, _ = self.place([decisions])
         rows, graph = self.graph.rows(placements)[0], self.graph
         return [graph.choices[rows[f]][i] for f, i in graph.place_of]
+
+    def op_seconds(self, decisions: Decisions) -> np.ndarray:
+        """[ops] the seconds that one run of each op computes, traffic of fused work left out."""
+        classes = self.classes.of_op
+        own = np.array([choice.compute_s for choice in self.choices(decisions)] or [0.0])
+        return np.where(classes == NO_CLASS, 0.0, own[classes])
 
     def stored(self, decisions: Decisions) -> list[Placement]:
         """How every layout is stored."""

@@ -7,16 +7,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from shardwright.cost.devices import Device
-from shardwright.cost.fusion import rounded
+from shardwright.cost.fusion import NOT_REDUCED, rounded
 from shardwright.cost.links import Network
 from shardwright.cost.roofline import convolution_s, dot_s, stream_s, vector_s
 from shardwright.mesh import Mesh
-from shardwright.rules.rule import HOST, MATRIX, NOTHING, PASS, PERMUTE, REPLICATE
+from shardwright.rules.rule import HOST, MATRIX, NOTHING
 from shardwright.spmd.moves import ALL_REDUCE, REDUCE_SCATTER, SLICE, Move
 from shardwright.spmd.opclass import NO_ATOM, OpClass, Slot
 from shardwright.spmd.routes import Routes
 
-_NOT_REDUCED = (PASS, PERMUTE, REPLICATE)
 # Times that an entry of a stack is read or written when a scan takes it as xs and gives it back as
 # ys: sliced out, put back, and the whole stack copied once. Seen in what libtpu and XLA:GPU (JAX
 # 0.10.2) compile a scanned decode step to.
@@ -121,12 +120,9 @@ class DevicePrices:
             if op.updates_stack:
                 moved += STACK_PASSES * slot_bytes[0] * self._padding(op.operands[0], local)
             return device.op_overhead_s + stream_s(device, moved)
-        if is_reduction(op):
-            return device.op_overhead_s + max(
-                vector_s(device, rule.work * points), stream_s(device, results)
-            )
+        streamed = results if is_reduction(op) else sum(slot_bytes)
         return device.op_overhead_s + max(
-            vector_s(device, rule.work * points), stream_s(device, sum(slot_bytes))
+            vector_s(device, rule.work * points), stream_s(device, streamed)
         )
 
     def _padding(self, slot: Slot, local: Sequence[int]) -> float:
@@ -222,7 +218,7 @@ def _matrix_roles(op: OpClass) -> list[int]:
 def is_reduction(op: OpClass) -> bool:
     """Whether a vector op reduces its operand, and so reads it inside one fusion."""
     return not op.rule.fusible and len(op.operands) <= 2 and any(
-        kind not in _NOT_REDUCED for kind in op.kinds
+        kind not in NOT_REDUCED for kind in op.kinds
     ) and op.rule.unit not in (MATRIX, NOTHING)  # fmt: skip
 
 

@@ -15,16 +15,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shardwright.cost.breakdown import memory_by_kind
 from shardwright.cost.liveness import NO_POINT
 from shardwright.cost.model import CostModel, model_collectives
 from shardwright.cost.roofline import stream_s
-from shardwright.cost.timeline import memory_by_kind
 from shardwright.program.ties import CONSTS, Tie
 from shardwright.program.types import LITERAL, NO_OP, Op, is_backward
 from shardwright.rules.rule import MATRIX
 from shardwright.spmd.decisions import Decisions
 from shardwright.spmd.ir import local_shape
-from shardwright.spmd.opclass import NO_CLASS
 from shardwright.spmd.weights import region_runs
 
 # Policies of jax.checkpoint: which residuals they keep.
@@ -97,9 +96,7 @@ class _Work:
         self.bytes = local[0][model.layouts.of_value]  # [values]
         self.stored = model.stored(decisions)
         self.runs = region_runs(self.program)
-        classes = model.classes.of_op
-        own = np.array([choice.compute_s for choice in model.choices(decisions)] or [0.0])
-        self.seconds = np.where(classes == NO_CLASS, 0.0, own[classes])  # [ops] per step
+        self.seconds = model.op_seconds(decisions)  # [ops] per step
         self.seconds *= [self.runs[op.region] for op in self.program.ops]
         for c in model_collectives(model, decisions):
             self.seconds[c.op] += c.count * c.seconds

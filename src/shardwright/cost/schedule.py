@@ -39,12 +39,6 @@ def schedule_for(device: Device, program: Program, fusion: Fusion) -> Schedule:
     return near_program_order(program, late=device.reorders, early=device.early_updates)
 
 
-def program_order(program: Program) -> Schedule:
-    """Every op where the program has it."""
-    order = np.arange(len(program.ops))
-    return Schedule(order, order)
-
-
 def breadth_first(program: Program, fusion: Fusion) -> Schedule:
     """Every op as soon as what it reads is there, in the order of the program among equals."""
     return _by_level(program, _levels(program, fusion))
@@ -100,7 +94,7 @@ def _updates(program: Program) -> list[bool]:
 
 
 def _following(program: Program) -> list[int]:
-    """[ops] how many ops that are not fused must run after, one after the other."""
+    """[ops] how many ops that are not fused are on the longest path from each to the end."""
     after = [0] * len(program.ops)
     readers = program.uses()
     for op in reversed(program.ops):
@@ -127,14 +121,21 @@ def _by_level(program: Program, level: Sequence[Any]) -> Schedule:
             loop = program.ops[program.regions[op.region].op]
             inside[op.region] = (*inside[loop.region], level[loop.index], loop.index, op.index)
         keys.append((*inside[op.region], level[unit], unit, op.index))
-    return _in_order(np.array(sorted(range(len(keys)), key=keys.__getitem__), np.int64))
-
-
-def _in_order(order: np.ndarray) -> Schedule:
-    """The schedule that runs ops in this order."""
+    order = np.array(sorted(range(len(keys)), key=keys.__getitem__), np.int64)
     time = np.empty_like(order)
     time[order] = np.arange(len(order))
     return Schedule(order, time)
+
+
+def region_spans(program: Program, schedule: Schedule) -> tuple[list[int], list[int]]:
+    """([regions] the time of the first op inside each, of the last), nested ones included."""
+    begins, ends = [len(program.ops)] * len(program.regions), [0] * len(program.regions)
+    for op, at in zip(program.ops, schedule.time.tolist(), strict=True):
+        region = op.region
+        while region != TOP:
+            begins[region], ends[region] = min(begins[region], at), max(ends[region], at)
+            region = program.regions[region].parent
+    return begins, ends
 
 
 def _unit(program: Program, op: Op) -> int:
@@ -143,7 +144,7 @@ def _unit(program: Program, op: Op) -> int:
 
 
 def _levels(program: Program, fusion: Fusion) -> list[int]:
-    """[ops] how many ops must run before, one after the other; fused work runs where it is read."""
+    """[ops] how many ops are on the longest path to each; fused work runs where it is read."""
     ready = [0] * len(program.values)  # the level of what makes it
     level = [0] * len(program.ops)
     for op in program.ops:

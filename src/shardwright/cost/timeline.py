@@ -6,24 +6,22 @@ trips of its region: a span happens `runs` times per step. The spans' seconds ad
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from shardwright.cost.liveness import NO_POINT, copy_owners, region_ends
+from shardwright.cost.breakdown import memory_by_kind
 from shardwright.cost.model import CostModel
 from shardwright.cost.roofline import stream_s
+from shardwright.cost.schedule import region_spans
 from shardwright.program.layers import op_layers
 from shardwright.program.ties import Kind
-from shardwright.program.types import LITERAL, NO_OP, TOP, Op, Program
+from shardwright.program.types import NO_OP, TOP, Op, Program
 from shardwright.spmd.decisions import Decisions
 from shardwright.spmd.ir import Collective
-from shardwright.spmd.opclass import NO_CLASS
 from shardwright.spmd.weights import region_runs
 
-# Kinds of memory, in the order of a span's `bytes`.
-KINDS = ("arguments", "optimiser state", "results", "activations", "temporaries")
 _BEFORE, _OP, _AFTER = -1, 0, 1  # what happens just before, at and just after an op
 
 
@@ -36,7 +34,7 @@ class Span:
     op: str  # the op that takes most of it
     compute_s: float  # of one run
     moves: tuple[int, ...]  # the collectives of one run, as rows of the plan's collectives
-    bytes: tuple[int, ...]  # in memory where that is most, by kind (KINDS)
+    bytes: tuple[int, ...]  # in memory where that is most, by kind (breakdown.KINDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,19 +110,20 @@ def find_timeline(
         key=lambda event: event.at,
     )
     bodies = tuple(Body(max(r.parent, TOP), r.kind, r.trips) for r in program.regions)
+    spans = (event.span for event in events)
+    lines = lines_of(LineWork(s.source, s.op, runs[s.region] * s.compute_s) for s in spans)
     return Timeline(
-        bodies, tuple(e.span for e in _merged(events, runs, most)), _lines(events, runs),
+        bodies, tuple(e.span for e in _merged(events, runs, most)), lines,
         _layers(program, events, moves, runs),
     )  # fmt: skip
 
 
-def _lines(events: Sequence[_Event], runs: Sequence[float]) -> tuple[LineWork, ...]:
-    """The user's lines that compute longest."""
+def lines_of(works: Iterable[LineWork]) -> tuple[LineWork, ...]:
+    """The work of single ops by line, each named after the op that takes most; longest first."""
     by_op: dict[str, dict[str, float]] = {}
-    for event in events:
-        span = event.span
-        ops = by_op.setdefault(span.source, {})
-        ops[span.op] = ops.get(span.op, 0.0) + runs[span.region] * span.compute_s
+    for work in works:
+        ops = by_op.setdefault(work.source, {})
+        ops[work.op] = ops.get(work.op, 0.0) + work.compute_s
     rows = [
         LineWork(line, max(ops, key=lambda op: ops[op]), sum(ops.values()))
         for line, ops in by_op.items()
@@ -151,60 +150,12 @@ def _layers(
     return tuple(Layer(name, seconds, links[name]) for name, seconds in compute.items())
 
 
-def memory_by_kind(model: CostModel, decisions: Decisions) -> np.ndarray:
-    """[times + 1, kinds] the bytes that exist on a device while each op runs, and in the end."""
-    program, life = model.analysis.program, model.lifetimes
-    times = len(program.ops)
-    placements, local = model.place([decisions])
-    unit = model.device.buffer_bytes
-    size = (np.ceil(local[0] / unit) * unit)[model.layouts.of_value] * life.held  # [values]
-    change = np.zeros((times + 2, len(KINDS)))
-    real = life.first != NO_POINT
-    kinds = value_kinds(model)
-    np.add.at(change, (life.first[real], kinds[real]), size[real])
-    np.add.at(change, (life.last[real] + 1, kinds[real]), -size[real])
-    out = np.cumsum(change, 0)[: times + 1]
-    if model.classes.table:
-        out[:, KINDS.index("temporaries")] += _copies(model, placements)
-    return out
-
-
-def value_kinds(model: CostModel) -> np.ndarray:
-    """[values] what each value is to memory, as a position in KINDS."""
-    program, layouts = model.analysis.program, model.layouts
-    tied = set(program.updates.values())
-    kinds = np.full(len(program.values), KINDS.index("activations"))
-    kinds[[v for v in program.outputs if v != LITERAL]] = KINDS.index("results")
-    for v in (*program.inputs, *program.consts):
-        state = v in tied and layouts.table[int(layouts.of_value[v])].update
-        kinds[v] = KINDS.index("optimiser state" if state else "arguments")
-    return kinds
-
-
-def _copies(model: CostModel, placements: np.ndarray) -> np.ndarray:
-    """[times + 1] the bytes of moved copies and of scratch memory."""
-    graph, lasting = model.graph, model.lasting
-    rows = graph.rows(placements)[0]
-    own = copy_owners(model.classes, lasting, model.schedule)
-    factor, column = graph.temp_columns(own.tolist())
-    bytes_ = np.where(own >= 0, graph.temp_bytes[rows[factor], column], 0.0)
-    if lasting.count.shape[1]:
-        factor, column = graph.temp_columns(lasting.ties, lasting.operands)
-        bytes_ = bytes_ + lasting.count @ graph.temp_bytes[rows[factor], column]
-    return bytes_
-
-
 def _work(
     model: CostModel, decisions: Decisions, memory: np.ndarray, runs: Sequence[float]
 ) -> Iterator[_Event]:
     """What every op computes, and the traffic of fused work where its value is made."""
     program, weights = model.analysis.program, model.weights.region
-    seconds = np.zeros(len(program.ops))
-    choices = model.choices(decisions)
-    classes = model.classes.of_op
-    known = classes != NO_CLASS
-    own = np.array([c.compute_s for c in choices] or [0.0])
-    seconds[known] = own[classes[known]]
+    seconds = model.op_seconds(decisions)
     _, local = model.place([decisions])
     traffic = model.fusion.traffic * local[0][model.layouts.of_value]  # [values] bytes
     uses = program.uses()
@@ -215,7 +166,7 @@ def _work(
         seconds[maker] += stream_s(model.device, float(traffic[v]))
     for op in program.ops:
         share = weights[op.region] / runs[op.region] if runs[op.region] else 0.0
-        yield _event(model, memory, op, op.region, _OP, float(seconds[op.index]) * share)
+        yield _event(model, memory, op, _OP, float(seconds[op.index]) * share)
 
 
 def _movements(
@@ -224,12 +175,11 @@ def _movements(
 ) -> Iterator[_Event]:  # fmt: skip
     """Every collective in the region where it runs: an op's own, its loop's, or that around it."""
     program, schedule = model.analysis.program, model.schedule
-    ends = region_ends(program, schedule)
-    begins = _region_begins(model)
+    begins, ends = region_spans(program, schedule)
     for collective, row in moves:
         op = program.ops[collective.op]
         before = collective.cause.kind in ("operand", "halo")
-        event = _event(model, memory, op, op.region, _BEFORE if before else _AFTER, 0.0)
+        event = _event(model, memory, op, _BEFORE if before else _AFTER, 0.0)
         inside = op.body[0] if op.tie and op.body else op.region
         if collective.count == runs[op.region]:
             at = event.at
@@ -243,25 +193,11 @@ def _movements(
         yield _Event(at, span, op.index, collective.seconds)
 
 
-def _region_begins(model: CostModel) -> list[int]:
-    """[regions] the time of the first op inside each."""
-    program = model.analysis.program
-    begins = [len(program.ops)] * len(program.regions)
-    for op in program.ops:
-        region, at = op.region, int(model.schedule.time[op.index])
-        while region != TOP:
-            begins[region] = min(begins[region], at)
-            region = program.regions[region].parent
-    return begins
-
-
-def _event(
-    model: CostModel, memory: np.ndarray, op: Op, region: int, when: int, compute_s: float
-) -> _Event:
+def _event(model: CostModel, memory: np.ndarray, op: Op, when: int, compute_s: float) -> _Event:
     at = int(model.schedule.time[op.index])
     live = tuple(int(size) for size in memory[at])
     source = str(op.source or "")
-    return _Event((at, when), Span(region, source, op.name, compute_s, (), live), op.index)
+    return _Event((at, when), Span(op.region, source, op.name, compute_s, (), live), op.index)
 
 
 def _merged(events: Sequence[_Event], runs: Sequence[float], most: int) -> list[_Event]:

@@ -11,9 +11,9 @@ import numpy as np
 from shardwright import _jax
 from shardwright._version import __version__
 from shardwright.analysis.labels import any_index
-from shardwright.cost.breakdown import peak_breakdown
+from shardwright.cost.breakdown import KINDS, peak_breakdown, value_kinds
 from shardwright.cost.model import CostModel, model_collectives, partitioned
-from shardwright.cost.timeline import KINDS, Timeline, find_timeline, value_kinds
+from shardwright.cost.timeline import Timeline, find_timeline
 from shardwright.lowering.specs import Shardings, Spec, border_specs
 from shardwright.program.fingerprint import argument_types, fingerprint, result_types
 from shardwright.program.types import NO_OP, Program, format_type
@@ -166,14 +166,6 @@ def over_time(
     rows = _merged(moved)
     number = {_key(c): i for i, c in enumerate(rows)}
     return rows, find_timeline(model, decisions, [(c, number[_key(c)]) for c in moved], most)
-
-
-def with_finer_timeline(
-    record: PlanRecord, model: CostModel, decisions: Decisions, most: int
-) -> PlanRecord:
-    """A record whose timeline has up to `most` spans, for a plan whose program is at hand."""
-    collectives, timeline = over_time(model, decisions, most)
-    return replace(record, collectives=collectives, timeline=timeline)
 
 
 def _large_arrays(model: CostModel, decisions: Decisions) -> tuple[ArrayRow, ...]:

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 
-from shardwright.cost.timeline import KINDS
+from shardwright.cost.breakdown import KINDS
 from shardwright.mesh import Mesh
 from shardwright.record.plain import MOST_NUMBER
 from shardwright.record.types import PlanRecord, Spec

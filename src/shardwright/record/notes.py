@@ -41,9 +41,7 @@ def _state_notes(model: CostModel, result_specs: dict[str, Spec]) -> list[str]:
     if not undonated or not program.signature.tie:
         return []
     size = sum(
-        program.values[program.outputs[i]].bytes
-        // math.prod(model.mesh.shape[axis] for on in specs[i] for axis in on)
-        for i in undonated
+        program.values[program.outputs[i]].bytes // model.mesh.shards(specs[i]) for i in undonated
     )
     paths = [program.values[program.updates[i]].path or "" for i in sorted(undonated)]
     heads = list(dict.fromkeys(re.split(r"[.\[]", path)[0] for path in paths))

@@ -150,30 +150,29 @@ def _without_async_repeats(found: list[Run]) -> list[Run]:
     Such a collective is printed in the fusion that starts it, in each fusion that overlaps it and
     in the one that ends it, always with the same channel.
     """
-    started = {_channel(run) for run in found if _is_async_fused(run) and _starts(run)}
+    started = {fused_channel(run.instruction) for run in found if _starts(run)}
     kept: list[Run] = []
-    lone: set[str] = set()
     for run in found:
-        if not _is_async_fused(run) or _starts(run):
+        channel = fused_channel(run.instruction)
+        if channel is None or _starts(run):
             kept.append(run)
-        elif _channel(run) not in started | lone:
-            lone.add(_channel(run))
+        elif channel not in started:
+            started.add(channel)
             kept.append(run)
     return kept
 
 
-def _is_async_fused(run: Run) -> bool:
-    return "async_collective_fusion_config" in run.instruction.attributes
+def fused_channel(row: Instruction) -> str | None:
+    """What all mentions of a collective in asynchronous fusions share; None for any other."""
+    if "async_collective_fusion_config" not in row.attributes:
+        return None
+    return row.attribute("channel_id") or row.name
 
 
 def _starts(run: Run) -> bool:
     return any(
         "AsyncCollectiveStart" in row.attributes for row in run.computation.instructions.values()
     )
-
-
-def _channel(run: Run) -> str:
-    return run.instruction.attribute("channel_id") or run.instruction.name
 
 
 def is_collective(row: Instruction) -> bool:

@@ -57,8 +57,13 @@ def everything_in(module: Module, row: Instruction) -> Iterator[tuple[Computatio
 
 def _directly_in(module: Module, row: Instruction) -> Iterator[tuple[Computation, Instruction]]:
     for name in (*row.callees("calls"), *row.callees("called_computations")):
-        inside = module.computations.get(name, Computation(name))
+        inside = module.computation(name)
         yield from ((inside, inner) for inner in inside.instructions.values())
+
+
+def _fused(module: Module, row: Instruction) -> Computation | None:
+    """What a fusion computes; None for other instructions."""
+    return next((module.computations.get(name) for name in row.callees("calls")), None)
 
 
 def _read_bytes(module: Module, computation: Computation, row: Instruction) -> int:
@@ -67,7 +72,7 @@ def _read_bytes(module: Module, computation: Computation, row: Instruction) -> i
     A loop's body slices one layer out of stacked weights and writes one into stacked results; an
     embedding picks some rows of its table.
     """
-    inside = next((module.computations.get(name) for name in row.callees("calls")), None)
+    inside = _fused(module, row)
     names = {i: name for name, i in inside.parameters.items()} if inside else {}
     total = 0
     for position, operand in enumerate(row.operands):
@@ -114,7 +119,7 @@ def _written_bytes(module: Module, computation: Computation, row: Instruction) -
         return _slice_bytes(computation, row) or 0
     if is_library_call(row):
         return size_bytes(row.type.split("]")[0] + "]")  # not its scratch memory
-    inside = next((module.computations.get(name) for name in row.callees("calls")), None)
+    inside = _fused(module, row)
     if inside is None:
         return size_bytes(row.type)
     parts = inside.root.operands if inside.root.opcode == "tuple" else (inside.root.name,)

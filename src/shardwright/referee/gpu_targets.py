@@ -28,26 +28,6 @@ class GpuTarget:
     shared_bytes_per_block: int  # the most one block may opt in to
     nvlink_bytes_per_s: float  # of one link
 
-    @property
-    def cores(self) -> int:
-        """Streaming multiprocessors."""
-        return self.device.matrix_units
-
-    @property
-    def memory_bytes(self) -> int:
-        """Bytes of device memory."""
-        return self.device.memory_bytes
-
-    @property
-    def memory_bytes_per_s(self) -> int:
-        """Bandwidth of device memory."""
-        return int(self.device.memory_bytes_per_s)
-
-    @property
-    def nvlinks(self) -> int:
-        """Links of one device into its node."""
-        return round(self.device.link_bytes_per_s / self.nvlink_bytes_per_s)
-
 
 def _read() -> dict[str, GpuTarget]:
     text = Path(__file__).with_name("gpus.toml").read_text(encoding="utf-8")
@@ -64,11 +44,11 @@ dnn_version_info {{ major: 9 minor: 10 }}
 gpu_device_info {{
   name: "{gpu.name}"
   cuda_compute_capability {{ major: {gpu.capability} feature_extension: {extension} }}
-  core_count: {gpu.cores}
+  core_count: {gpu.device.matrix_units}
   fpus_per_core: {gpu.fpus_per_core}
   clock_rate_ghz: {gpu.clock_ghz}
-  device_memory_size: {gpu.memory_bytes}
-  memory_bandwidth: {gpu.memory_bytes_per_s}
+  device_memory_size: {gpu.device.memory_bytes}
+  memory_bandwidth: {gpu.device.memory_bytes_per_s:.0f}
   l2_cache_size: {gpu.l2_bytes}
   shared_memory_per_core: {gpu.shared_bytes_per_core}
   shared_memory_per_block: 49152
@@ -88,11 +68,13 @@ gpu_device_info {{
   runtime_version: "12.8.0"
   compile_time_toolkit_version: "12.8.0"
   dnn_version: "9.10.0"
-  device_interconnect_info {{ active_links: {gpu.nvlinks} }}
+  device_interconnect_info {{ active_links: {nvlinks} }}
 }}
 """
 
 
 def target_config(gpu: GpuTarget) -> str:
     """The text proto (stream_executor.GpuTargetConfigProto) that XLA takes for a device."""
-    return _PROTO.format(gpu=gpu, extension="ACCELERATED_FEATURES" if gpu.accelerated else "NONE")
+    extension = "ACCELERATED_FEATURES" if gpu.accelerated else "NONE"
+    nvlinks = round(gpu.device.link_bytes_per_s / gpu.nvlink_bytes_per_s)
+    return _PROTO.format(gpu=gpu, extension=extension, nvlinks=nvlinks)

@@ -19,6 +19,8 @@ from math import prod
 
 import numpy as np
 
+from shardwright.referee.hlo import integers
+
 _LISTED = re.compile(r"replica_groups=\{((?:\{[\d,\s]*\},?\s*)*)\}")
 _IOTA = re.compile(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
 _MESH = re.compile(
@@ -40,7 +42,7 @@ def groups_of(attributes: str, device_count: int) -> Groups | None:
     if found := _MESH.search(attributes):
         return _mesh_groups(found[1], found[2], found[3])
     if found := _LISTED.search(attributes):
-        listed = [_ints(group) for group in re.findall(r"\{([\d,\s]*)\}", found[1])]
+        listed = [integers(group) for group in re.findall(r"\{([\d,\s]*)\}", found[1])]
         return listed or [tuple(range(device_count))]  # no groups: one group of everybody
     return None
 
@@ -48,7 +50,9 @@ def groups_of(attributes: str, device_count: int) -> Groups | None:
 def axes_of(attributes: str, mesh: Mapping[str, int]) -> tuple[str, ...] | None:
     """The mesh axes a collective runs over, in mesh order; None when no set of axes fits."""
     if found := _PAIRS.search(attributes):
-        return _axes_of_pairs([_ints(pair) for pair in re.findall(r"\{([^}]*)\}", found[1])], mesh)
+        return _axes_of_pairs(
+            [integers(pair) for pair in re.findall(r"\{([^}]*)\}", found[1])], mesh
+        )
     groups = groups_of(attributes, prod(mesh.values()))
     return None if groups is None else axes_of_groups(groups, mesh)
 
@@ -89,11 +93,11 @@ def _names(positions: Iterable[int], mesh: Mapping[str, int]) -> tuple[str, ...]
 
 
 def _iota(shape: str | None, reshape: str, transpose: str | None) -> np.ndarray:
-    dims = _ints(reshape)
+    dims = integers(reshape)
     devices = np.arange(prod(dims)).reshape(dims)
     if transpose:
-        devices = devices.transpose(_ints(transpose))
-    return devices.reshape(_ints(shape) if shape else -1)
+        devices = devices.transpose(integers(transpose))
+    return devices.reshape(integers(shape) if shape else -1)
 
 
 def _mesh_groups(axes: str, device_ids: str | None, grouped: str) -> Groups:
@@ -102,7 +106,7 @@ def _mesh_groups(axes: str, device_ids: str | None, grouped: str) -> Groups:
     devices = np.arange(prod(sizes.values()))
     if device_ids:
         iota = _DEVICE_IOTA.fullmatch(device_ids.strip())
-        devices = _iota(None, iota[1], iota[2]) if iota else np.array(_ints(device_ids))
+        devices = _iota(None, iota[1], iota[2]) if iota else np.array(integers(device_ids))
     sub_axes: list[tuple[str, int, int]] = []  # (axis, first factor's product before it, size)
     for name, size in sizes.items():
         cuts = {1, size}
@@ -124,7 +128,3 @@ def _mesh_groups(axes: str, device_ids: str | None, grouped: str) -> Groups:
 
 def _rows(table: np.ndarray) -> Groups:
     return [tuple(row) for row in table.reshape(table.shape[0], -1).tolist()]
-
-
-def _ints(text: str) -> tuple[int, ...]:
-    return tuple(int(digit) for digit in re.findall(r"\d+", text))

@@ -14,7 +14,7 @@ _HEADER = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{\s*$")
 _NAME = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = ")
 _SHAPE = re.compile(r"\b([a-z][a-z0-9]*)\[([\d,<= ]*)\]")
 _OPERAND = re.compile(r"%([\w.\-]+)")
-_BITS = re.compile(r"\d+")
+_INTEGER = re.compile(r"\d+")
 
 # Types whose width is not the first number in their name.
 _ODD_BITS = {"pred": 8, "token": 0, "opaque": 0}
@@ -73,6 +73,10 @@ class Module:
     computations: dict[str, Computation]
     entry: str
     frames: dict[int, str]  # stack_frame_id -> "file.py:12"
+
+    def computation(self, name: str) -> Computation:
+        """The computation of this name; an empty one where the text has none."""
+        return self.computations.get(name) or Computation(name)
 
 
 def parse(text: str) -> Module:
@@ -171,14 +175,16 @@ def size_bytes(type_: str) -> int:
     bits = 0
     for dtype, dims in _SHAPE.findall(type_):
         count = 1
-        for dim in re.findall(r"\d+", dims):  # a dynamic dim `<=8` counts its bound
-            count *= int(dim)
+        for dim in integers(dims):  # a dynamic dim `<=8` counts its bound
+            count *= dim
         bits += -(-count * _width(dtype) // 8) * 8
     return bits // 8
 
 
+def integers(text: str) -> tuple[int, ...]:
+    """The integers in a text, none of them negative."""
+    return tuple(map(int, _INTEGER.findall(text)))
+
+
 def _width(dtype: str) -> int:
-    if dtype in _ODD_BITS:
-        return _ODD_BITS[dtype]
-    found = _BITS.search(dtype)
-    return int(found[0]) if found else 0
+    return _ODD_BITS[dtype] if dtype in _ODD_BITS else next(iter(integers(dtype)), 0)

@@ -39,7 +39,7 @@ def runs(
         """The runs in a computation and in all that it calls, for one run of it; memoised."""
         if name not in memo:
             memo[name] = []  # a computation never calls itself; stay finite if the text says so
-            computation = module.computations.get(name, Computation(name))
+            computation = module.computation(name)
             found: list[Run] = []
             for row in computation.instructions.values():
                 if wanted(computation, row):

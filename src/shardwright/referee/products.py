@@ -10,7 +10,7 @@ import re
 from math import prod
 from typing import NamedTuple
 
-from shardwright.referee.hlo import Computation, Instruction
+from shardwright.referee.hlo import Computation, Instruction, integers
 
 _SHAPE = re.compile(r"^\(?([a-z]\w*)\[([\d,]*)\]")
 _CUBLAS, _CONVOLUTION = "__cublas$", "__cudnn$conv"
@@ -40,7 +40,8 @@ def product_of(computation: Computation, row: Instruction) -> Product | None:
     if library.startswith(_CONVOLUTION):
         return _convolution(computation, row, library.removeprefix(_CONVOLUTION))
     if row.opcode == "dot":
-        contracted, batch = _dims(row, "lhs_contracting_dims"), _dims(row, "lhs_batch_dims")
+        contracted = integers(row.attribute("lhs_contracting_dims") or "")
+        batch = integers(row.attribute("lhs_batch_dims") or "")
     elif library.startswith(_CUBLAS):
         contracted = _quoted(row, "lhs_contracting_dimensions")
         batch = _quoted(row, "lhs_batch_dimensions")
@@ -77,20 +78,16 @@ def _library(row: Instruction) -> str:
     return (row.attribute("custom_call_target") or "").strip('"')
 
 
-def _arrays(computation: Computation, row: Instruction) -> list[tuple[str, list[int]]] | None:
+def _arrays(computation: Computation, row: Instruction) -> list[tuple[str, tuple[int, ...]]] | None:
     """(dtype, sizes) of the first two operands and of the result; None where one is unknown."""
     operands = [computation.instructions.get(name) for name in row.operands[:2]]
     found = [_SHAPE.match(one.type) for one in (*operands, row) if one is not None]
     if len(found) < 3 or None in found:
         return None
-    return [(m[1], [int(n) for n in m[2].split(",") if n]) for m in found if m]
+    return [(m[1], integers(m[2])) for m in found if m]
 
 
-def _dims(row: Instruction, name: str) -> list[int]:
-    return [int(d) for d in re.findall(r"\d+", row.attribute(name) or "")]
-
-
-def _quoted(row: Instruction, name: str) -> list[int]:
+def _quoted(row: Instruction, name: str) -> tuple[int, ...]:
     """Dims in the JSON of a library call: "name":["0","1"]."""
     found = re.search(rf'"{name}":\[([^\]]*)\]', row.attributes)
-    return [int(d) for d in re.findall(r"\d+", found[1])] if found else []
+    return integers(found[1]) if found else ()

@@ -14,7 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from shardwright.referee.compiled import CompiledCollective, is_collective, read_collective
+from shardwright.referee.compiled import (
+    CompiledCollective,
+    fused_channel,
+    is_collective,
+    read_collective,
+)
 from shardwright.referee.estimates import Estimate, everything_in
 from shardwright.referee.hlo import Computation, Instruction, Module, parse
 from shardwright.referee.loops import Run, calls
@@ -81,7 +86,7 @@ def replay(
         """A computation played once; memoised."""
         if name not in memo:
             memo[name] = _Clock()  # a computation never calls itself; stay finite if the text does
-            memo[name] = play(module.computations.get(name, Computation(name)))
+            memo[name] = play(module.computation(name))
         return memo[name]
 
     def play(computation: Computation) -> _Clock:
@@ -122,6 +127,6 @@ def _mentions(
     elif row.opcode not in _SEQUENCED:
         for inside, inner in everything_in(module, row):
             if is_collective(inner):
-                beside = "async_collective_fusion_config" in inner.attributes
-                name = f"channel {inner.attribute('channel_id')}" if beside else row.name
+                channel = fused_channel(inner)
+                name = row.name if channel is None else f"channel {channel}"
                 yield name, Run(inside, inner, 1, True, row)

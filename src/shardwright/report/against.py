@@ -21,13 +21,14 @@ def compare_profile(record: PlanRecord, profile: Profile) -> dict[str, Any]:
     predicted = {COMPUTE: record.cost.compute_s}
     for (kind, _), total in totals(record.collectives).items():
         predicted[kind] = predicted.get(kind, 0.0) + total.seconds
+    works = [(work.source, work.compute_s) for work in facts.lines_that_compute(record)]
+    works += [
+        (move.source or facts.NO_LINE, move.seconds) for move in facts.lines_that_move(record)
+    ]
     lines: dict[str, float] = {}
-    for work in facts.lines_that_compute(record):
-        line = work.source.split(" ")[0]
-        lines[line] = lines.get(line, 0.0) + work.compute_s
-    for move in facts.lines_that_move(record):
-        line = move.source.split(" ")[0]
-        lines[line] = lines.get(line, 0.0) + move.seconds
+    for source, seconds in works:
+        line = source if source == facts.NO_LINE else source.split(" ")[0]
+        lines[line] = lines.get(line, 0.0) + seconds
     measured_lines = profile.by_source()
     return {
         "profile": profile.path, "device": profile.device, "steps": profile.steps,

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shardwright.record.types import Claim, GroupRow, PlanRecord
+from shardwright.record.types import PlanRecord
 from shardwright.report import facts
-from shardwright.report.pattern import BATCH, EXPERTS, HIDDEN, ON_DATA, RESIDUAL, SEQUENCE
+from shardwright.report.claims import Claimed, Role, before_data, claims_of
 from shardwright.report.words import change, human_seconds, listed, type_bytes
 
 ALL, SOME = 0.995, 0.005  # shares that are called every and none
@@ -19,69 +19,57 @@ NAMES = {"parameters": "weight", "optimiser state": "moment"}
 
 def axis_sentences(record: PlanRecord) -> dict[str, str]:
     """{axis: what it is used for}"""
-    return {axis: axis_sentence(record, axis) for axis in record.mesh.names}
+    return {axis: _sentence(record, axis, claims) for axis, claims in claims_of(record).items()}
 
 
-def axis_sentence(record: PlanRecord, axis: str) -> str:
+def _sentence(record: PlanRecord, axis: str, claims: Sequence[Claimed]) -> str:
     """What one axis splits, in the order in which arrays give it to their dims."""
-    groups = {g.label: g for g in record.groups}
-    claims = [(c, groups.get(c.group)) for c in record.decisions[axis]]
-    first = next((i for i, (_, g) in enumerate(claims) if _role(g) in ON_DATA), len(claims))
-    before, after = claims[:first], claims[first:]
+    before, after = before_data(claims)
     parts = [*_on_weights(before), *_on_data(record, axis, after, elsewhere=bool(before))]
     return "; ".join(parts) if parts else f"nothing{_why_nothing(record, axis)}"
 
 
-def _role(group: GroupRow | None) -> str:
-    return group.role if group is not None else HIDDEN
-
-
-def _on_weights(claims: Sequence[tuple[Claim, GroupRow | None]]) -> list[str]:
+def _on_weights(claims: Sequence[Claimed]) -> list[str]:
     """Dims of weights come first: arrays that have them are split there."""
-    full = [(c, g) for c, g in claims if not c.scope]
-    experts = [g for _, g in full if _role(g) == EXPERTS]
-    residual = [g for _, g in full if _role(g) == RESIDUAL]
-    hidden = [(c, g) for c, g in full if _role(g) == HIDDEN]
-    parts = ["the experts (expert parallel)"] if experts else []
-    parts += ["the residual stream"] if residual else []
+    full = [c for c in claims if not c.scoped]
+    roles, hidden = [c.role for c in full], [c.label for c in full if c.role == Role.HIDDEN]
+    parts = ["the experts (expert parallel)"] if Role.EXPERTS in roles else []
+    parts += ["the residual stream"] if Role.RESIDUAL in roles else []
     if hidden:
-        dims = [c.group for c, _ in hidden]
-        many = "s" * (len(dims) > 1)
-        parts.append(f"the hidden dim{many} {listed(dims, DIMS)} (tensor parallel)")
+        many = "s" * (len(hidden) > 1)
+        parts.append(f"the hidden dim{many} {listed(hidden, DIMS)} (tensor parallel)")
     if len(full) < len(claims):
         parts.append("moments and gradients (ZeRO-2)")
     return parts
 
 
 def _on_data(
-    record: PlanRecord, axis: str, claims: Sequence[tuple[Claim, GroupRow | None]], *,
-    elsewhere: bool,
-) -> list[str]:  # fmt: skip
+    record: PlanRecord, axis: str, claims: Sequence[Claimed], *, elsewhere: bool
+) -> list[str]:
     """The batch or the sequence comes first; weights take the axis where those leave it free."""
     if not claims:
         return []
     words, names = [], []
-    for claim, group in claims:
-        role = _role(group)
-        if role == BATCH:
+    for claim in claims:
+        if claim.role == Role.BATCH:
             words.append("the batch")
-        elif role == SEQUENCE and "the batch" not in words:  # which takes the axis where both are
-            words.append(f"the sequence {facts.conflict_side(claim, group)}".rstrip())
+        elif claim.role == Role.SEQUENCE:
+            if "the batch" in words:  # which takes the axis where both are
+                continue
+            words.append(f"the sequence {claim.side}".rstrip())
             names.append("sequence parallel" if elsewhere else "context parallel")
-        elif role in ON_DATA and role != SEQUENCE:
-            words.append(claim.group)
-    weights = [(c, g) for c, g in claims if _role(g) not in ON_DATA]
-    name = ""
+        elif claim.on_data:
+            words.append(claim.label)
+    weights = [c for c in claims if not c.on_data]
     if weights:
-        scoped = all(c.scope for c, _ in weights)
+        scoped = all(c.scoped for c in weights)
         words.append("moments and gradients" if scoped else _share(record, axis))
-        name = "ZeRO-2" if scoped else "FSDP"
+        names.append("ZeRO-2" if scoped else "FSDP")
     elif words == ["the batch"]:
-        name = "data parallel"
-    names += [name] if name else []
-    listed_words = list(dict.fromkeys(words))
-    last = f", and {listed_words[-1]}" if len(listed_words) > 1 else ""
-    text = ", ".join(listed_words[:-1] or listed_words) + last
+        names.append("data parallel")
+    words = list(dict.fromkeys(words))
+    last = f", and {words[-1]}" if len(words) > 1 else ""
+    text = ", ".join(words[:-1] or words) + last
     text += f" ({', '.join(dict.fromkeys(names))})" if names else ""
     return [f"elsewhere {text}" if elsewhere else text]
 

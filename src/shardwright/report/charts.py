@@ -9,7 +9,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from shardwright.cost.timeline import KINDS, Span
+from shardwright.cost.breakdown import KINDS
+from shardwright.cost.timeline import Span
 from shardwright.record.types import Improvement, PlanRecord
 from shardwright.report import facts
 from shardwright.report.region_tree import Node, link_s, region_tree

@@ -6,16 +6,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from typing import Any
 
-from shardwright.record.types import Claim, PlanRecord, Spec
+from shardwright.record.types import PlanRecord, Spec
+from shardwright.report.claims import Claimed, claims_of
 from shardwright.report.eject import starred
-from shardwright.report.facts import claim_notes
 from shardwright.report.words import (
     change,
     columns,
     human_bytes,
     human_seconds,
+    short,
     short_path,
-    short_source,
     spec_text,
 )  # fmt: skip
 from shardwright.spmd.ir import totals
@@ -59,12 +59,10 @@ def _programs(a: PlanRecord, b: PlanRecord) -> Iterator[str]:
 
 def _decisions(a: PlanRecord, b: PlanRecord) -> Iterator[str]:
     """Lines on the axes whose lists differ, and on overrides."""
-    for axis in dict.fromkeys((*a.decisions, *b.decisions)):
-        old, new = a.decisions.get(axis), b.decisions.get(axis)
-        if old != new:
-            yield f"decided for {axis}"
-            yield f"  - {_claims(old, a)}"
-            yield f"  + {_claims(new, b)}"
+    for axis in _either(a.decisions, b.decisions):
+        yield f"decided for {axis}"
+        yield f"  - {_claims(claims_of(a).get(axis))}"
+        yield f"  + {_claims(claims_of(b).get(axis))}"
     if a.overrides != b.overrides:
         before, after = (
             {", ".join(row.what): row.stored for row in one.overrides} for one in (a, b)
@@ -72,17 +70,13 @@ def _decisions(a: PlanRecord, b: PlanRecord) -> Iterator[str]:
         yield "exceptions: single arrays that are stored otherwise"
         for what in _either(before, after):
             stored = [one.get(what, "no exception") for one in (before, after)]
-            yield f"  {short_source(short_path(what))}: {' -> '.join(stored)}"
+            yield f"  {short(what)}: {' -> '.join(stored)}"
 
 
-def _claims(claims: Sequence[Claim] | None, record: PlanRecord) -> str:
+def _claims(claims: Sequence[Claimed] | None) -> str:
     if claims is None:
         return "no such axis"
-    groups = {g.label: g for g in record.groups}
-    texts = []
-    for claim in claims:
-        notes = claim_notes(claim, groups.get(claim.group))
-        texts.append(claim.group + (f" ({', '.join(notes)})" if notes else ""))
+    texts = [c.label + (f" ({', '.join(c.notes)})" if c.notes else "") for c in claims]
     return ", ".join(texts) or "nothing"
 
 

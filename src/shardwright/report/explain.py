@@ -8,8 +8,9 @@ from shardwright.record.types import PlanRecord
 from shardwright.report import facts
 from shardwright.report.axes import axis_sentences
 from shardwright.report.causes import sentence
+from shardwright.report.claims import claims_of
 from shardwright.report.facts import Baseline
-from shardwright.report.pattern import HIDDEN, pattern
+from shardwright.report.pattern import pattern
 from shardwright.report.text import certificate_words, format_rates
 from shardwright.report.words import (
     change,
@@ -19,8 +20,8 @@ from shardwright.report.words import (
     listed,
     percent,
     several,
+    short,
     short_path,
-    short_source,
     times,
     type_bytes,
     upper_first,
@@ -82,20 +83,17 @@ def _what(record: PlanRecord) -> Iterator[str]:
 
 def _how(record: PlanRecord) -> Iterator[str]:
     """The lists that were decided, from which every placement follows."""
-    groups = {g.label: g for g in record.groups}
     if any(record.decisions.values()):
         yield "An array is split over an axis along the first of these dims that it has:"
-    for axis, claims in record.decisions.items():
+    for axis, claims in claims_of(record).items():
         for i, claim in enumerate(claims):
-            group = groups.get(claim.group)
-            dims = listed([short_path(d) for d in group.dims], DIMS) if group else ""
-            notes = "".join(f", {note}" for note in facts.claim_notes(claim, group))
-            role = f", {group.role}" if group and group.role != HIDDEN else ""
-            yield f"    {axis} {i + 1}. {claim.group}{role}{notes}: {dims}"
+            dims = listed(list(map(short_path, claim.dims)), DIMS)
+            about = ", ".join([claim.label, *claim.about])
+            yield f"    {axis} {i + 1}. {about}: {dims}"
     if record.overrides:
         yield "Except, because it is faster:"
     for row in record.overrides:
-        what = listed([short_source(short_path(name)) for name in row.what], NAMES)
+        what = listed(list(map(short, row.what)), NAMES)
         yield f"    {facts.stored_how(row)}, {row.stored}: {what}"
 
 
@@ -104,7 +102,7 @@ def argument_bytes(record: PlanRecord) -> tuple[float, float, float]:
     split = replicated = total = 0.0
     for path, text in record.arguments.items():
         size = type_bytes(text)
-        shards = facts.shard_count(record, record.specs[path])
+        shards = record.mesh.shards(record.specs[path])
         total += size
         split += size / shards if shards > 1 else 0.0
         replicated += size if shards == 1 else 0.0

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 from shardwright.cost.cost import Cost
-from shardwright.cost.timeline import LineWork
-from shardwright.record.types import Claim, GroupRow, MeshRow, Override, PlanRecord, Spec
+from shardwright.cost.timeline import LineWork, lines_of
+from shardwright.record.types import MeshRow, Override, PlanRecord
 from shardwright.report.causes import alike
 from shardwright.report.words import (
     any_layer,
@@ -21,6 +20,7 @@ from shardwright.spmd.ir import Cause
 
 CHOSEN = "chosen"
 QUICK = "a quick look, not searched"
+NO_LINE = "no line of yours"  # where what a step does comes of no line of the user's
 SAME = 1e-6  # relative: costs closer than this are one cost
 
 
@@ -48,11 +48,6 @@ class Line:
     hidden_s: float = 0.0  # of these, behind compute
 
 
-def shard_count(record: PlanRecord, spec: Spec) -> int:
-    """Into how many shards a spec cuts an array."""
-    return math.prod(record.mesh.shape[axis] for on in spec for axis in on)
-
-
 def mesh_shapes(record: PlanRecord) -> list[tuple[MeshRow, str]]:
     """(mesh shape, note), fastest first; nothing when the user gave the shape."""
     if len(record.meshes) < 2:
@@ -65,24 +60,6 @@ def mesh_shapes(record: PlanRecord) -> list[tuple[MeshRow, str]]:
         (row, CHOSEN if row.mesh == chosen else row.why or QUICK * (not row.searched))
         for row in rows
     ]
-
-
-def claim_notes(claim: Claim, group: GroupRow | None) -> list[str]:
-    """What is special about one claim of an axis."""
-    notes = ["moments and gradients only"] if claim.scope else []
-    side = conflict_side(claim, group)
-    return notes + ([side] if side else [])
-
-
-def conflict_side(claim: Claim, group: GroupRow | None) -> str:
-    """By which of its two dims in attention scores a sequence is split; nothing for others."""
-    if group is None or not group.bits:
-        return ""
-    every = (1 << min(group.bits, 31)) - 1
-    if group.query_bits < 0:  # not attention, or an older file
-        return f"side {claim.bits} where it meets itself"
-    sides = {group.query_bits: "by queries", group.query_bits ^ every: "by keys"}
-    return sides.get(claim.bits, "partly by queries")
 
 
 def stored_how(row: Override) -> str:
@@ -181,22 +158,14 @@ def lines_that_move(record: PlanRecord) -> list[Line]:
     return sorted(out.values(), key=lambda line: -line.seconds)
 
 
-def lines_that_compute(record: PlanRecord) -> list[LineWork]:
+def lines_that_compute(record: PlanRecord) -> tuple[LineWork, ...]:
     """The user's lines by the seconds that they compute, most first."""
     line = record.timeline
     rows = line.lines or [  # an older file has the lines that its spans are named after
         LineWork(span.source, span.op, line.runs(span.region) * span.compute_s)
         for span in line.spans
     ]
-    by_op: dict[str, dict[str, float]] = {}
-    for row in rows:
-        ops = by_op.setdefault(short_source(row.source) or "no line of yours", {})
-        ops[row.op] = ops.get(row.op, 0.0) + row.compute_s
-    found = [
-        LineWork(source, max(ops, key=lambda op: ops[op]), sum(ops.values()))
-        for source, ops in by_op.items()
-    ]
-    return sorted((row for row in found if row.compute_s), key=lambda row: -row.compute_s)
+    return lines_of(replace(row, source=short_source(row.source) or NO_LINE) for row in rows)
 
 
 def why_nothing_is_split(record: PlanRecord) -> str:

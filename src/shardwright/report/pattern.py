@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shardwright.record.types import Claim, PlanRecord
+from shardwright.record.types import PlanRecord
+from shardwright.report.claims import Claimed, Role, before_data, claims_of
 from shardwright.report.facts import are_pinned, matching_baseline
-
-BATCH, SEQUENCE, DATA = "batch", "sequence", "data"  # dims of what is not a parameter
-RESIDUAL, HIDDEN, EXPERTS = "residual", "hidden", "experts"
-ON_DATA = (BATCH, SEQUENCE, DATA)
 
 
 def pattern(record: PlanRecord) -> str:
     """The whole plan in one line: data parallel + FSDP over data; tensor parallel over model"""
-    named = {group.label: group.role for group in record.groups}
     if not any(record.decisions.values()):
         return "nothing is split"
     by_phrase: dict[str, list[str]] = {}
-    for axis, claims in record.decisions.items():
-        by_phrase.setdefault(axis_pattern(claims, named), []).append(axis)
+    for axis, claims in claims_of(record).items():
+        by_phrase.setdefault(axis_pattern(claims), []).append(axis)
     return "; ".join(f"{phrase} over {' and '.join(axes)}" for phrase, axes in by_phrase.items())
 
 
@@ -29,52 +25,42 @@ def also_known_as(record: PlanRecord) -> str:
     return f"{same.name}{', pinned' * are_pinned(record)}" if same else ""
 
 
-def axis_pattern(claims: Sequence[Claim], named: dict[str, str]) -> str:
+def axis_pattern(claims: Sequence[Claimed]) -> str:
     """What one axis is used for."""
-    if not claims:
-        return "nothing"
-    kinds = [named.get(c.group, HIDDEN) for c in claims]
-    cut = next((i for i, kind in enumerate(kinds) if kind in ON_DATA), len(claims))
-    before, after = claims[:cut], claims[cut:]
-    parts = []
-    if before:
-        parts.append(_on_weights(before, kinds[:cut]))
-    if after:
-        parts.append(_on_data(after, kinds[cut:], behind_weights=bool(before)))
-    return ", then ".join(parts)
+    before, after = before_data(claims)
+    parts = [_on_weights(before)] if before else []
+    parts += [_on_data(after, behind_weights=bool(before))] if after else []
+    return ", then ".join(parts) or "nothing"
 
 
-def _on_weights(claims: Sequence[Claim], kinds: list[str]) -> str:
+def _on_weights(claims: Sequence[Claimed]) -> str:
     """Dims of parameters claim first: tensor parallelism, or moments and gradients alone."""
-    full = [c for c in claims if not c.scope]  # the parameters too
+    full = [c for c in claims if not c.scoped]  # the parameters too
     tail = " + ZeRO-2" if len(full) < len(claims) else ""
     if not full:
         return "moments and gradients split"
-    if kinds[0] == RESIDUAL:
+    if claims[0].role == Role.RESIDUAL:
         return f"residual stream split{tail}"
-    dense = [c for c, kind in zip(claims, kinds, strict=True) if not c.scope and kind != EXPERTS]
-    names = f" ({_names(dense)})" if len(dense) < 3 else ""
-    words = ["expert parallel"] if len(dense) < len(full) else []
+    dense = [c.label for c in full if c.role != Role.EXPERTS]
+    names = f" ({', '.join(dict.fromkeys(dense))})" if len(dense) < 3 else ""
+    words = ["expert parallel"] if any(c.role == Role.EXPERTS for c in full) else []
     words += [f"tensor parallel{names}"] if dense else []
     return " and ".join(words) + tail
 
 
-def _on_data(claims: Sequence[Claim], kinds: list[str], *, behind_weights: bool) -> str:
+def _on_data(claims: Sequence[Claimed], *, behind_weights: bool) -> str:
     """The batch or the sequence claims first; parameters take what those leave free."""
-    words = {BATCH: "data parallel", SEQUENCE: "context parallel"}
+    words = {Role.BATCH: "data parallel", Role.SEQUENCE: "context parallel"}
     if behind_weights:
-        words[SEQUENCE] = "sequence parallel"
+        words[Role.SEQUENCE] = "sequence parallel"
+    with_batch = any(c.role == Role.BATCH for c in claims)  # which arrays with a sequence have too
     heads = [
-        words.get(kind, f"split by {claim.group}")
-        for claim, kind in zip(claims, kinds, strict=True)
-        if kind in ON_DATA and not (kind == SEQUENCE and BATCH in kinds)  # arrays have both
+        words.get(c.role, f"split by {c.label}")
+        for c in claims
+        if c.on_data and not (c.role == Role.SEQUENCE and with_batch)
     ]
     head = " and ".join(dict.fromkeys(heads))
-    weights = [c for c, kind in zip(claims, kinds, strict=True) if kind not in ON_DATA]
+    weights = [c for c in claims if not c.on_data]
     if not weights:
         return head
-    return f"{head} + {'ZeRO-2' if all(c.scope for c in weights) else 'FSDP'}"
-
-
-def _names(claims: Sequence[Claim]) -> str:
-    return ", ".join(dict.fromkeys(c.group for c in claims))
+    return f"{head} + {'ZeRO-2' if all(c.scoped for c in weights) else 'FSDP'}"

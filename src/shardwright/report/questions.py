@@ -110,7 +110,7 @@ def about_collective(record: PlanRecord, number: int) -> Answer:
 def about_array(record: PlanRecord, path: str) -> Answer:
     """How an array is stored, what a device holds of it, and which decision says so."""
     name, type_, spec = find_array(record, path)
-    shards = facts.shard_count(record, spec)
+    shards = record.mesh.shards(spec)
     local = local_shape(type_, spec, record.mesh.shape)
     bytes_ = type_bytes(type_)
     text = [f"{short_path(name)}: {type_}", f"  spec    {spec_text(spec)}"]

@@ -7,7 +7,7 @@ import re
 
 from shardwright.analysis.labels import fits
 from shardwright.record.types import GroupRow, PlanRecord
-from shardwright.report.pattern import BATCH, SEQUENCE
+from shardwright.report.claims import Role
 from shardwright.report.words import type_shape
 
 _INTEGER = re.compile(r"[iu]\d+\[")
@@ -30,7 +30,7 @@ def throughput(record: PlanRecord) -> tuple[float, str] | None:
 
     Tokens are the entries of an argument of integers with a batch and a sequence among its dims.
     """
-    dims = {role: _dims(record, role) for role in (BATCH, SEQUENCE)}
+    dims = {role: _dims(record, role) for role in (Role.BATCH, Role.SEQUENCE)}
     step_s = record.cost.step_s
     if not step_s:
         return None
@@ -41,7 +41,7 @@ def throughput(record: PlanRecord) -> tuple[float, str] | None:
             return math.prod(shape) / step_s, "tokens"
     batch = [
         g for g in record.groups
-        if g.role == BATCH and g.colors == 1 and len(g.sizes) == 1 and _is_batch(record, g)
+        if g.role == Role.BATCH and g.colors == 1 and len(g.sizes) == 1 and _is_batch(record, g)
     ]  # fmt: skip
     return (batch[0].sizes[0] / step_s, "examples") if batch else None
 

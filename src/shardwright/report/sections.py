@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from shardwright.cost.breakdown import KINDS
 from shardwright.cost.cost import Cost
-from shardwright.cost.timeline import KINDS, Layer
+from shardwright.cost.timeline import Layer
 from shardwright.record.types import PlanRecord, Spec
 from shardwright.report import facts
 from shardwright.report.causes import brief
@@ -20,9 +21,9 @@ from shardwright.report.charts import (
     search_path,
     time_axis,
 )
+from shardwright.report.claims import claims_of
 from shardwright.report.eject import starred
 from shardwright.report.mesh_drawing import draw_mesh
-from shardwright.report.pattern import HIDDEN
 from shardwright.report.questions import local_shape
 from shardwright.report.region_tree import link_s
 from shardwright.report.words import (
@@ -109,7 +110,7 @@ def _readout(record: PlanRecord, bar: Bar) -> list[str]:
     """What stands under the pointer: the line, its seconds, what moves, what is in memory."""
     span, runs = bar.span, bar.runs
     often = f" in {times(runs)[1:]} trips" if runs > 1 else ""
-    where = short_source(span.source) or "no line of yours"
+    where = short_source(span.source) or facts.NO_LINE
     texts = [where, f"{span.op}: {human_seconds(runs * span.compute_s)} of compute{often}"]
     if span.moves:
         rows = [record.collectives[row] for row in span.moves]
@@ -149,7 +150,7 @@ def arrays(record: PlanRecord) -> dict[str, Any]:
 
 def array_caption(record: PlanRecord, type_: str, spec: Spec) -> str:
     """What each device holds of an array."""
-    size, shards = type_bytes(type_), facts.shard_count(record, spec)
+    size, shards = type_bytes(type_), record.mesh.shards(spec)
     caption = (
         f"{local_shape(type_, spec, record.mesh.shape)}, {spec_text(spec)}: each device holds"
         f" {human_bytes(size / shards)} of {human_bytes(size)}"
@@ -239,16 +240,12 @@ def _alike(a: Layer, b: Layer) -> bool:
 
 def lists(record: PlanRecord) -> list[dict[str, Any]]:
     """Per axis: its size and what claims it."""
-    groups_ = {g.label: g for g in record.groups}
     out = []
-    for axis, claims in record.decisions.items():
+    for axis, claims in claims_of(record).items():
         rows = []
         for claim in claims:
-            group = groups_.get(claim.group)
-            role = group.role if group else HIDDEN
-            about = ["/".join(map(str, group.sizes[:2])) if group else ""]
-            about += [role] * (role != HIDDEN) + facts.claim_notes(claim, group)
-            rows.append({"label": claim.group, "notes": about, "dims": group.dims if group else ()})
+            notes = ["/".join(map(str, claim.sizes[:2])), *claim.about]
+            rows.append({"label": claim.label, "notes": notes, "dims": claim.dims})
         out.append({"name": axis, "size": record.mesh.shape[axis], "claims": rows})
     return out
 
@@ -325,7 +322,7 @@ def arguments(record: PlanRecord) -> list[dict[str, Any]]:
     rows = starred({path: (type_, record.specs[path]) for path, type_ in record.arguments.items()})
     out = []
     for path, (type_, spec) in rows.items():
-        held = type_bytes(type_) / facts.shard_count(record, spec)
+        held = type_bytes(type_) / record.mesh.shards(spec)
         out.append({
             "path": path, "type": type_, "spec": spec, "replicated": not any(spec),
             "local": local_shape(type_, spec, record.mesh.shape), "bytes": held,

@@ -23,7 +23,7 @@ from shardwright.report.words import (
     listed,
     percent,
     several,
-    short_path,
+    short,
     short_source,
     times,
     wrapped,
@@ -76,7 +76,7 @@ def _overrides(record: PlanRecord) -> list[tuple[str, str, str]]:
     rows = [
         (
             facts.stored_how(row), row.stored,
-            listed([short_source(short_path(what)) for what in row.what], 2),
+            listed(list(map(short, row.what)), 2),
         )
         for row in record.overrides
     ]  # fmt: skip
@@ -228,7 +228,7 @@ def _not_shown(record: PlanRecord, left: int) -> Iterator[str]:
         yield f"{unfit} of {len(rows)} over memory (OOM)"
     if missing:
         yield f"{missing} do{'es' * (missing == 1)} not apply"
-    if record.asked.tactics and rows[0].fits and rows[0].cost.step_s < record.cost.step_s:
+    if record.asked.tactics and any(b.fits and b.cost.step_s < record.cost.step_s for b in rows):
         yield "faster ones are ruled out by your tactics"
 
 

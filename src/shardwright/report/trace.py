@@ -12,7 +12,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from shardwright.cost.timeline import KINDS, Span
+from shardwright.cost.breakdown import KINDS
+from shardwright.cost.timeline import Span
 from shardwright.errors import ShardwrightError
 from shardwright.record.types import PlanRecord
 from shardwright.report.causes import sentence

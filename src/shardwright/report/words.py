@@ -12,8 +12,8 @@ from shardwright.units import human_bytes, human_count, human_seconds
 
 __all__ = [
     "any_layer", "change", "columns", "counted", "gap_text", "human_bytes", "human_count",
-    "human_seconds", "listed", "percent", "several", "short_path", "short_source", "spec_text",
-    "times", "type_bytes", "type_shape", "upper_first", "wrapped",
+    "human_seconds", "listed", "percent", "several", "short", "short_path", "short_source",
+    "spec_text", "times", "type_bytes", "type_shape", "upper_first", "wrapped",
 ]  # fmt: skip
 
 LEAST_CHANGE = 1e-4  # smaller changes are said to be less than this
@@ -58,6 +58,11 @@ def short_source(source: str) -> str:
     return _LOCALS.sub("", source)
 
 
+def short(text: str) -> str:
+    """An array or a line as tables name it: neither an argument's name nor enclosing functions."""
+    return short_source(short_path(text))
+
+
 def type_bytes(text: str) -> int:
     """The bytes of a type as a record writes it: f32[8,4] -> 128.
 
@@ -92,7 +97,7 @@ def upper_first(text: str) -> str:
 
 def several(count: int, shape: str, where: str) -> str:
     """Arrays of one line: 4 x f32[8,16] of params.layers[*].w1"""
-    return f"{f'{count} x ' * (count > 1)}{shape} of {short_source(short_path(where))}"
+    return f"{f'{count} x ' * (count > 1)}{shape} of {short(where)}"
 
 
 def counted(count: float, thing: str) -> str:

@@ -130,7 +130,7 @@ class Block:
         columns = np.zeros((len(placements), len(self.columns)))
         for f, within, places in zip(self.factors, self._within, self._places, strict=True):
             seen = placements[:, within]
-            cells = self._graph.cells(f, seen)
+            cells = self._graph.cells.of_factor(f, seen)
             self._work.spend(cells)
             seconds, parts = self._graph.seconds(f, cells, seen)
             total += seconds

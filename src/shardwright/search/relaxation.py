@@ -22,14 +22,13 @@ from shardwright.cost.model import CostModel
 from shardwright.cost.op_table import (
     Charge,
     Chosen,
-    Share,
     SlotRoutes,
     candidates_of,
     charge,
     chosen_candidates,
     computing,
-    shares,
 )
+from shardwright.cost.shares import Share, shares
 from shardwright.search.axis_placements import AxisPlacements, TooLarge, find_axis_placements
 from shardwright.search.bounds import least_compute_s
 from shardwright.search.space import Space
@@ -349,7 +348,10 @@ class Relaxation:
                 first.setdefault(layout, scope)
         for factor in self.model.graph.factors:
             for layout, phase, per_byte in factor.traffic:
-                table, times = self.model.layouts.table[layout], [(hiding.number(phase), per_byte)]
+                table, times = (
+                    self.model.layouts.table[layout],
+                    [(hiding.number.get(phase), per_byte)],
+                )
                 scope = first.setdefault(layout, (layout,))
                 cells = self.ops.cells(scope)
                 if cells is None:

@@ -71,11 +71,8 @@ class Shared(NamedTuple):
 
 def placed(record: PlanRecord) -> Placed:
     """Where a plan has the arguments and results of its function."""
-    arguments = record.arguments
-    return Placed(
-        record.program, record.mesh, {**arguments, **record.results, **arguments},
-        {**record.result_specs, **record.specs},
-    )  # fmt: skip
+    types = {**record.arguments, **record.results, **record.arguments}
+    return Placed(record.program, record.mesh, types, record.result_specs | record.specs)
 
 
 def same_arrays(mine: Arrays, theirs: Arrays) -> dict[str, str]:

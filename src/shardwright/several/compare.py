@@ -18,7 +18,6 @@ from shardwright import cache
 from shardwright.api import plan_program
 from shardwright.cost.cost import Cost
 from shardwright.errors import ShardwrightError
-from shardwright.forks import run_all
 from shardwright.notebook import cell_progress
 from shardwright.options import Options
 from shardwright.plan import Plan
@@ -30,7 +29,8 @@ from shardwright.search.items import Items, count_items
 from shardwright.search.objective import OVER_MEMORY_S, Progress
 from shardwright.search.requests import constrained_model
 from shardwright.search.screen import screen
-from shardwright.variants import Case, read_cases, read_variants, reason
+from shardwright.several.forks import run_all
+from shardwright.several.variants import Case, read_cases, read_variants, reason
 
 Per = str | Callable[..., float] | None
 NOT_BEST = "a quick look found no plan that fits, and none could be the fastest"
@@ -265,27 +265,34 @@ def count(cases: Sequence[Case], per: Per) -> tuple[str, list[float]]:
     """(what is counted, how many of it one step of each case processes)."""
     if callable(per):
         name = getattr(per, "__name__", "item")
-        named = name if name.isidentifier() else "item"  # not: <lambda>
-        return named, [1.0 if case.why else float(per(*case.variant.args)) for case in cases]
+        unit = name if name.isidentifier() else "item"  # not: <lambda>
+        counted = [1.0 if case.why else float(per(*case.variant.args)) for case in cases]
+    else:
+        unit, counted = _counted(cases, per)
+    for case, n in zip(cases, counted, strict=True):
+        if not n > 0:
+            raise ShardwrightError(
+                f"{case.variant.name!r} has no {unit}s that can be counted",
+                try_="per='step', or per=lambda *args: how many a step processes",
+            )
+    return unit, counted
+
+
+def _counted(cases: Sequence[Case], per: str | None) -> tuple[str, list[float]]:
+    """The same for tokens, examples or steps; by default the first that all cases have."""
     seen: dict[int, Items] = {}
     for case in cases:
         if case.analysis is not None and id(case.analysis) not in seen:
             seen[id(case.analysis)] = count_items(case.analysis)
+    items = [seen[id(case.analysis)] if case.analysis else Items(1, 1) for case in cases]
     counts = {
-        "token": [seen[id(case.analysis)].tokens if case.analysis else 1 for case in cases],
-        "example": [seen[id(case.analysis)].examples if case.analysis else 1 for case in cases],
-        "step": [1] * len(cases),
-    }
+        "token": [float(n.tokens) for n in items], "example": [float(n.examples) for n in items],
+        "step": [1.0] * len(cases),
+    }  # fmt: skip
     unit = next(u for u in counts if all(counts[u])) if per is None else per
     if unit not in counts:
         raise ShardwrightError(
             f"per={unit!r:.60} is nothing that a step processes",
             try_="'token', 'example', 'step', or a function of the arguments that gives a number",
         )
-    for case, n in zip(cases, counts[unit], strict=True):
-        if not n:
-            raise ShardwrightError(
-                f"{case.variant.name!r} has no {unit}s that can be counted",
-                try_="per='step', or per=lambda *args: how many a step processes",
-            )
-    return unit, [float(n) for n in counts[unit]]
+    return unit, counts[unit]

@@ -9,7 +9,6 @@ from typing import Any
 import jax
 
 from shardwright.binding import Bound
-from shardwright.compare import count, make_rows, plan_cases
 from shardwright.cost.residuals import Residual, find_residuals
 from shardwright.options import Options, asked_again, read_options
 from shardwright.plan import Plan
@@ -17,7 +16,8 @@ from shardwright.record.comparison import AdviceRecord, Row
 from shardwright.record.plain import encode
 from shardwright.search.objective import Progress
 from shardwright.search.roles import find_roles
-from shardwright.variants import Case, Variant, make_case
+from shardwright.several.compare import count, make_rows, plan_cases
+from shardwright.several.variants import Case, Variant, make_case
 
 LINES = 8  # of residuals that are told
 NOW, BATCH, MESH, DEVICES = "this plan", "twice the batch", "another mesh", "twice the devices"

@@ -25,7 +25,7 @@ from shardwright.search.roles import find_roles
 from shardwright.search.screen import screen
 from shardwright.search.search import Found
 from shardwright.search.tactics import Context, NotApplicable
-from shardwright.share import Call, Placed, Shared, place_as_in
+from shardwright.several.share import Call, Placed, Shared, place_as_in
 from shardwright.spmd.decisions import Decisions, decide, empty
 from shardwright.units import human_bytes
 
@@ -96,7 +96,7 @@ class Task:
         arguments, results = specs_of(model, decisions)
         program = self.analysis.program
         types = {**argument_types(program), **result_types(program), **argument_types(program)}
-        return Placed(self.name, self.mesh, types, {**results, **arguments})
+        return Placed(self.name, self.mesh, types, results | arguments)
 
 
 def task_of(call: Call, mesh: Mesh, options: Options) -> Task:

@@ -1,0 +1,1 @@
+"""Several plans: variants compared, alternatives advised, parameters shared by functions."""
