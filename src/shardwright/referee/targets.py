@@ -26,7 +26,7 @@ from shardwright.referee.host_arrays import to_host
 from shardwright.referee.host_child import compile_in_child, without_devices
 from shardwright.referee.messages import Reply, Request
 from shardwright.referee.process import ask
-from shardwright.referee.topologies import Target, devices_of, parse_target
+from shardwright.referee.topologies import Target, check_room, devices_of, parse_target
 
 __all__ = [
     "Build", "Compiled", "OutOfMemory", "Target", "compile_for", "devices_of", "parse_target",
@@ -187,10 +187,6 @@ def _needs_host_child(target: Target, mesh: Mesh, timeout: float | None) -> bool
 
 def _host_count(target: Target, mesh: Mesh) -> int:
     """The devices of a cpu target, checked against the mesh."""
-    (count,), needed = target.shape, mesh.size
-    if needed > count:
-        raise ShardwrightError(
-            f"a {'x'.join(map(str, mesh.sizes))} mesh needs {needed} devices, {target} has {count}",
-            try_=f"target cpu:{needed}",
-        )
+    (count,) = target.shape
+    check_room(mesh, count, str(target), try_=f"target cpu:{mesh.size}")
     return count
