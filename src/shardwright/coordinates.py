@@ -13,15 +13,22 @@ CORE = 3  # the place of a device's core behind its x, y and z
 Torus = tuple[tuple[tuple[str, int], ...], ...]
 
 
+def _devices(mesh: Any) -> Any:
+    """The devices of a JAX mesh; None of an AbstractMesh, and of what is no mesh of JAX."""
+    try:
+        return mesh.devices
+    except (AttributeError, ValueError):
+        return None
+
+
 def crossed_slices(mesh: Any) -> dict[str, int]:
     """{axis: slices that it crosses} of a JAX mesh over several slices; nothing of any other.
 
     A device of a slice has its `slice_index`. Along an axis the slices are its major part, as
     `jax.experimental.mesh_utils.create_hybrid_device_mesh` lays them.
     """
-    try:
-        devices = mesh.devices
-    except (AttributeError, ValueError):  # an AbstractMesh has none
+    devices = _devices(mesh)
+    if devices is None:
         return {}
     index = np.vectorize(lambda d: getattr(d, "slice_index", 0), otypes=[np.int64])(devices)
     crossed = {}
@@ -45,9 +52,8 @@ def coordinates(devices: Any) -> np.ndarray | None:
 
 def torus_under(mesh: Any, crossed: Mapping[str, int]) -> Torus:
     """Where the axes of a JAX mesh of TPUs lie in a slice; () where that is no grid of its dims."""
-    try:
-        devices = mesh.devices
-    except (AttributeError, ValueError):  # an AbstractMesh has none
+    devices = _devices(mesh)
+    if devices is None:
         return ()
     inside = tuple(slice(n // crossed.get(name, 1))
                    for name, n in zip(mesh.axis_names, devices.shape, strict=True))  # fmt: skip

@@ -110,6 +110,7 @@ def asked_again(record: PlanRecord) -> dict[str, Any]:
         "mesh": record.mesh, "device": record.device, "memory": asked.memory, "seed": asked.seed,
         "labels": asked.labels or None, "donate_argnums": asked.donate_argnums,
         "static_argnums": asked.static_argnums, "tie": asked.tie, "overlap": record.cost.overlap,
+        "unshare": bool(record.unshared),
     }  # fmt: skip
 
 

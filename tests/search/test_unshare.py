@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import shardwright as sw
+from shardwright.options import asked_again
 
 LAYERS, B, D = 4, 8, 512
 # Links are slow and nothing else costs much: whatever can stay whole should stay whole.
@@ -48,6 +49,8 @@ def test_one_layer_differs_when_memory_allows_only_some_whole() -> None:
         any("@" in claim.group for claim in apart.decisions["model"])
         or len({str(s) for p, s in apart.specs().items() if p.startswith("weights")}) > 1
     )
-    # It survives saving, and runs.
+    # It is planned so again (`check --replan`), survives saving, and runs.
+    assert apart.record.unshared
+    assert sw.partition(forward, *args, **asked_again(apart.record)).specs() == apart.specs()
     step = sw.Plan(apart.record).jit(forward)
     np.testing.assert_allclose(step(*args), forward(*args), rtol=2e-4, atol=2e-4)

@@ -27,7 +27,7 @@ from shardwright.referee.host_arrays import to_host
 from shardwright.referee.host_child import OnlyHere, compile_in_child, without_devices
 from shardwright.referee.messages import Reply, Request
 from shardwright.referee.process import ask
-from shardwright.referee.topologies import Target, devices_of, parse_target
+from shardwright.referee.topologies import Target, check_room, devices_of, parse_target
 
 __all__ = [
     "Build", "Compiled", "OutOfMemory", "Target", "compile_for", "devices_of", "parse_target",
@@ -185,13 +185,8 @@ def _jax_mesh(target: Target, mesh: Mesh) -> jax.sharding.Mesh:
 def _host_devices(target: Target, mesh: Mesh, timeout: float | None) -> int:
     """The host devices of a child process that compiles for a target; 0 where it is done here."""
     if target.platform == "cpu":
-        (count,), needed = target.shape, mesh.size
-        if needed > count:
-            raise ShardwrightError(
-                f"a {'x'.join(map(str, mesh.sizes))} mesh needs {needed} devices, {target} has"
-                f" {count}",
-                try_=f"target cpu:{needed}",
-            )
+        (count,) = target.shape
+        check_room(mesh, count, str(target), try_=f"target cpu:{mesh.size}")
         return count
     if target.platform != "current":
         return 0

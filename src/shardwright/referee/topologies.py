@@ -85,22 +85,26 @@ def parse_target(text: str | None) -> Target:
 
 def devices_of(target: Target, mesh: Mesh) -> np.ndarray:
     """The target's devices as an array of the mesh's shape, for `jax.sharding.Mesh`."""
-    devices, mesh_shape = all_devices(target), mesh.sizes
-    needed = mesh.size
-    if needed > len(devices):
-        where = "this process" if target.platform == "current" else str(target)
-        raise ShardwrightError(
-            f"a {'x'.join(map(str, mesh_shape))} mesh needs {needed} devices, "
-            f"{where} has {len(devices)}",
-            try_=f"target cpu:{needed} to compile on host devices in a child process"
-            if target.platform == "current"
-            else f"a mesh of {len(devices)} devices or a larger target",
-        )
+    devices, needed = all_devices(target), mesh.size
+    where, way = str(target), f"a mesh of {len(devices)} devices or a larger target"
+    if target.platform == "current":
+        where = "this process"
+        way = f"target cpu:{needed} to compile on host devices in a child process"
+    check_room(mesh, len(devices), where, try_=way)
     if target.platform == "tpu" and needed == len(devices):
         return device_order(mesh, devices)
     array = np.empty(needed, dtype=object)
     array[:] = devices[:needed]
-    return array.reshape(mesh_shape)
+    return array.reshape(mesh.sizes)
+
+
+def check_room(mesh: Mesh, count: int, where: str, *, try_: str) -> None:
+    """Raises unless so many devices are enough for a mesh."""
+    if mesh.size > count:
+        shape = "x".join(map(str, mesh.sizes))
+        raise ShardwrightError(
+            f"a {shape} mesh needs {mesh.size} devices, {where} has {count}", try_=try_
+        )
 
 
 def all_devices(target: Target) -> list[Any]:

@@ -77,8 +77,8 @@ def advise(
 
 
 def _options(plan: Plan, **changes: Any) -> Options:
-    """The options of a plan, without its tactics."""
-    return read_options(**asked_again(plan.record) | changes)
+    """The options of a plan, without its tactics; layers share decisions."""
+    return read_options(**asked_again(plan.record) | {"unshare": False} | changes)
 
 
 def _call(bound: Bound, factor: int = 1) -> tuple[tuple[Any, ...], dict[str, Any]]:
