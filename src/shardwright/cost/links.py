@@ -144,7 +144,7 @@ class Network:
         return min(way.seconds(bytes) for way in ways) if bytes > 0 else 0.0
 
     def curve(self, kind: str, axes: Iterable[str]) -> Curve:
-        """The three numbers behind `seconds` of a large message."""
+        """The three numbers behind `seconds` of a large message: the first of `ways`."""
         return self.ways(kind, tuple(axes))[0]
 
     def ways(self, kind: str, axes: tuple[str, ...]) -> tuple[Curve, ...]:
@@ -152,14 +152,12 @@ class Network:
         key = (kind, axes)
         if key not in self._ways:
             self._check(*key)
-            levels, found = self.levels(axes), []
+            levels, kind = self.levels(axes), PRICED_AS.get(kind, kind)
             call_s = self.device.latency_s if any(lv.kind != "given" for lv in levels) else 0.0
-            kind = PRICED_AS.get(kind, kind)
-            for used in _algorithms(kind, levels):
-                found.append(_curve(kind, used, call_s))
-            if kind == "all-reduce" and self.device.topology == "torus":
+            found = [_curve(kind, used, call_s) for used in _algorithms(kind, levels)]
+            if kind == "all-reduce" and self.device.topology == "torus":  # in one shot
                 members = math.prod(self.mesh.shape[a] for a in axes)
-                found += [way.of_parts(members) for way in self.ways("all-gather", axes)]
+                found.append(_curve("all-gather", levels, call_s).of_parts(members))
             self._ways[key] = tuple(sorted(found, key=lambda way: way.s_per_byte))
         return self._ways[key]
 
