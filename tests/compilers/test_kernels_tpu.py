@@ -159,3 +159,22 @@ def test_a_ragged_all_to_all_sends_what_is_predicted() -> None:
     assert found.link_error <= 0.10
     kinds = {row.kind: row.compiled[1] for row in found.traffic.rows}
     assert kinds["ragged-all-to-all"] == 2 * 65_536 // 4 * 1024
+
+
+def test_rows_that_a_plan_sends_to_their_experts() -> None:
+    """By the plan itself: experts and rows over one axis, each row there and back."""
+    shapes = ((65_536, 1024), (64, 1024, 2048))
+    x, w = (jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in shapes)
+    sizes = jax.ShapeDtypeStruct((64,), jnp.int32)
+
+    def experts(x: Any, w: Any, sizes: Any) -> Any:
+        return jax.lax.ragged_dot(x, w, sizes)
+
+    pins = [sw.Pin("x", 0, "model"), sw.Pin("w", 0, "model")]
+    plan = sw.partition(experts, x, w, sizes, mesh={"model": 8}, device="tpu-v5e", tactics=pins)
+    found = plan.verify("tpu:v5e:4x2")
+    print(found)
+    assert found.link_error <= 0.10
+    assert found.memory_error <= 0.15
+    kinds = {row.kind: row.compiled[1] for row in found.traffic.rows}
+    assert kinds["ragged-all-to-all"] == 2 * 65_536 // 8 * (1024 + 2048)

@@ -66,6 +66,20 @@ def test_one_block() -> None:
     assert 'sw.rule("doubled", "a b -> c d")' in note
 
 
+def test_no_grid() -> None:
+    """As kernels with a pipeline inside have it: no rule can give each device a part."""
+
+    def fn(x: jax.Array) -> jax.Array:
+        def kernel(x_ref: Any, o_ref: Any) -> None:
+            o_ref[...] = 2 * x_ref[...]
+
+        return pl.pallas_call(kernel, out_shape=x, name="doubled")(x)
+
+    (note,) = notes(fn, (512, 128))
+    assert "it has no grid that devices could share" in note
+    assert "call it in a jax.shard_map, where it is called for one device's arrays" in note
+
+
 @pytest.mark.parametrize("axes", [{"data", "model"}, {"data"}], ids=["manual", "partial-manual"])
 def test_in_a_shard_map_only_the_axes_that_are_left_count(axes: set[str]) -> None:
     """Three blocks on each device: nothing to say, or of the axis of two that is left."""

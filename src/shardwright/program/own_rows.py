@@ -19,8 +19,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shardwright.program.contents import Content, Contents, Numbers, maker, root
+from shardwright.program.contents import Content, Contents, Numbers
 from shardwright.program.dead import live_ops
+from shardwright.program.group_sizes import counts_keys
 from shardwright.program.types import LITERAL, NO_REMAT, Op, Program
 from shardwright.rules.grouped import GROUPED_DOTS
 from shardwright.rules.own_rows import groups_by_rows, indexes_own, sorts_own
@@ -288,7 +289,7 @@ class _Walk:
     def counted(self, sizes: int, groups: int) -> bool:
         """Whether group sizes count what the rows are sorted by."""
         if sizes not in self.counts:
-            self.counts[sizes] = _counts(self.program, self.sort, sizes, groups, self.numbers)
+            self.counts[sizes] = counts_keys(self.program, self.sort, sizes, groups, self.numbers)
         return self.counts[sizes]
 
     # Ops that compute -------------------------------------------------------------------------
@@ -375,62 +376,3 @@ def _indexed(op: Op, rows: int, slices: Any) -> int | None:
     (dim,) = dims
     single = slices[dim] == 1 if gather else dim in numbers.inserted_window_dims
     return int(dim) if single and op.rule.operands[0][dim] else None
-
-
-def _counts(program: Program, sort: Op, sizes: int, groups: int, numbers: Numbers) -> bool:
-    """Whether a value counts how often each number below `groups` is among a sort's keys.
-
-    What is in no group must be known not to be there, or be counted as the sort has it: numbers
-    below zero stand before group 0, and are of it; numbers above the last group are of none.
-    """
-    keys = root(program, sort.operands[0])
-    op = maker(program, root(program, sizes))
-    if op is None:
-        return False
-    in_range = _below(program, keys, groups)
-    if op.name == "reduce_sum":  # of a one-hot matrix
-        equal = maker(program, root(program, op.operands[0]))
-        shape = program.values[op.operands[0]].shape
-        left = [d for d in range(len(shape)) if d not in op.eqn.params["axes"]]
-        if equal is None or equal.name != "eq" or len(left) != 1 or not in_range:
-            return False
-        contents = Contents(program, numbers)
-        for key, number in (equal.operands, equal.operands[::-1]):
-            content = contents.of(number) if number != LITERAL else None
-            counted = content is not None and content.dim == left[0]
-            if key != LITERAL and counted and root(program, key, grow=True) == keys:
-                return np.array_equal(content.entries, np.arange(groups)) and (  # type: ignore[union-attr]
-                    contents.same_along(key, left[0])
-                )
-        return False
-    if op.name != "scatter-add":
-        return False
-    dtype = program.values[keys].dtype
-    sample = numbers.once(
-        ("keys", groups, str(dtype)), lambda: np.arange(-2, groups + 2).astype(dtype)
-    )
-    contents = Contents(program, numbers, keys, Content(sample, 0))
-    contents.known[sort.results[0]] = Content(sample, 0)
-    zero, indices, one = map(contents.of, op.operands)
-    if zero is None or one is None or indices is None or (zero.dim, one.dim) != (None, None):
-        return False
-    if (zero.entries, one.entries) != (0, 1) or np.shape(indices.entries) != sample.shape:
-        return False
-    told = np.asarray(indices.entries)
-    below, above = told[:2], told[-2:]
-    rest = in_range or (bool(np.all(below == 0)) and bool(np.all(above >= groups)))
-    return bool(np.array_equal(told[2:-2], np.arange(groups))) and rest
-
-
-def _below(program: Program, keys: int, groups: int) -> bool:
-    """Whether all keys are known to be from 0 to less than `groups`: they number that many."""
-    op = maker(program, keys)
-    if op is None or op.operands[0] == LITERAL:
-        return False
-    shape = program.values[op.operands[0]].shape
-    if op.name in ("top_k", "approx_top_k"):
-        axis = op.eqn.params.get("axis", op.eqn.params.get("reduction_dimension", -1))
-        return keys == op.results[-1] and bool(shape[axis] <= groups)
-    if op.name in ("argmax", "argmin"):
-        return all(shape[axis] <= groups for axis in op.eqn.params["axes"])
-    return False

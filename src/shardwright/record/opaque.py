@@ -32,7 +32,8 @@ def opaque_notes(program: Program, mesh: Mesh) -> list[str]:
 
 
 def _advice(program: Program, op: Op, name: str) -> str:
-    if op.name == TRITON_CALL:  # the call has fixed its grid and the shapes of its results
+    no_grid = op.name == "pallas_call" and not op.eqn.params["grid_mapping"].grid
+    if no_grid or op.name == TRITON_CALL:  # the call has fixed its grid and shapes of results
         return "call it in a jax.shard_map, where it is called for one device's arrays"
     return f"give dims that go together one name in {line_for(_shape(program, op), name)}"
 

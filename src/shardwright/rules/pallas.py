@@ -126,6 +126,8 @@ def _why_whole(grid: KernelGrid, results: int) -> str:
         else f"{g} is not declared parallel, and steps share scratch memory"
         for g, size in enumerate(grid.sizes) if size > 1
     ]  # fmt: skip
+    if not grid.sizes:  # it may have a pipeline inside
+        return "it has no grid that devices could share"
     if not reasons:
         return "its grid has one step, and blocks are never cut; smaller blocks could be split"
     return f"no grid dim may be split: {', '.join(reasons)}"

@@ -288,7 +288,7 @@ def candidate(op: OpClass, claims: Placement, prices: Prices) -> Candidate | Non
         ]
         local = local_sizes(op, claims, prices.axis_sizes)
         exchanges = _exchanges(op, claims, slot_bytes, prices)
-        used = with_buffers(op, claims, slot_bytes, prices.axis_sizes)
+        used = _with_buffers(op, claims, slot_bytes, prices.axis_sizes)
         compute_s = 0.0 if op.rule.collectives else prices.compute_s(op, local, used)
         one = Candidate(
             claims, needs, produced, partial,
@@ -312,8 +312,7 @@ def _choice(op: OpClass, one: Candidate, stored: Sequence[Placement], prices: Pr
             copied[i] += prices.moved_bytes(op, i, moved)
             temp += sum([prices.moved_bytes(op, i, copy) for copy in turned])
     temp += sum(copied)
-    used = with_buffers(op, one.claims, one.slot_bytes, prices.axis_sizes)
-    temp += sum(used) - sum(one.slot_bytes)
+    temp += _buffer_bytes(op, one, prices.axis_sizes)
     if one.exchanges and op.rule.halos:  # rows of the neighbours, and the operand with them
         rows = [move.bytes for move in one.exchanges]
         temp += sum(map(prices.buffer_bytes, [*rows, one.slot_bytes[0] + sum(rows)]))
@@ -388,7 +387,16 @@ def _of_rows(op: OpClass, slot: int, rows: int) -> bool:
     return not 2 <= slot < len(op.operands) and rows in op.slots[slot].to_op
 
 
-def with_buffers(
+def _buffer_bytes(op: OpClass, one: Candidate, axis_sizes: Sequence[int]) -> int:
+    """What buffers for rows that travel take: those that came are copied for the dot."""
+    if not op.pairs:
+        return 0
+    used = _with_buffers(op, one.claims, one.slot_bytes, axis_sizes)
+    more = [there - here for there, here in zip(used, one.slot_bytes, strict=True)]
+    return sum(more) + sum(more[: len(op.operands)])
+
+
+def _with_buffers(
     op: OpClass, claims: Placement, slot_bytes: Sequence[int], axis_sizes: Sequence[int]
 ) -> Sequence[int]:
     """[slots] bytes with the buffers for rows that travel, which are zeroed first.
