@@ -63,7 +63,7 @@ HELD_OUT: list[Case] = [
     ("gpt_remat", {"data": 8, "model": 2}, "b200"),
     ("dit_train", {"data": 4, "model": 4}, "h100"),
     ("gpt_untied", {"x": 4, "y": 2, "z": 4}, "h100"),
-    ("encoder_decoder_train", {"x": 2, "y": 4, "z": 2}, "tpu-v5p"),
+    ("llama_prefill_b4", {"x": 2, "y": 4, "z": 2}, "tpu-v5p"),
     ("llama_b16", {"w": 2, "x": 2, "y": 2, "z": 2}, "tpu-v5p"),
     ("gpt_remat", {"w": 2, "x": 4, "y": 2, "z": 2}, "tpu-v4"),
     ("vit_b512", {"w": 2, "x": 2, "y": 2, "z": 4}, "h100"),
