@@ -72,8 +72,8 @@ class Routes:
         scatters_at_once: bool, gathers_major: bool, across: frozenset[int] = frozenset(),
     ) -> None:  # fmt: skip
         self._axis_sizes, self._move_s, self._gathers_major = axis_sizes, move_s, gathers_major
-        self._scatters_at_once = scatters_at_once  # one reduce-scatter over several axes
-        self._across = across  # axes between slices
+        self.scatters_at_once = scatters_at_once  # one reduce-scatter over several axes
+        self.across = across  # axes between slices
         self._known: dict[object, Route] = {}
         self._bytes: dict[tuple[int, Placement], int] = {}
 
@@ -110,8 +110,8 @@ class Routes:
         if route is None:
             given = (slot.layout, made, sums, want, self._axis_sizes)
             orders = [gather_and_pick(*given, picks)] if picks else reductions(
-                *given, at_once=self._scatters_at_once, written_out=op.at_once,
-                across=self._across,
+                *given, at_once=self.scatters_at_once, written_out=op.at_once,
+                across=self.across,
             )  # fmt: skip
             routes = [Route(moves, sum(self._move_s(m) for m in moves)) for moves in orders]
             route = self._known[key] = min(routes, key=lambda one: one.seconds)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import lru_cache
 from itertools import permutations
 from typing import NamedTuple
@@ -46,7 +46,7 @@ def reshard(
     used = _even_atoms(layout, stored, needed, axis_sizes)
     if used is None:
         return find_moves(layout, stored, needed, axis_sizes)
-    steps = _even_moves(*_numbered(used, stored, needed), axis_sizes)
+    steps = even_moves(*_numbered(used, stored, needed), axis_sizes)
     return _sized(layout, used, steps)
 
 
@@ -89,7 +89,7 @@ def _sized(
 
 
 @lru_cache(maxsize=1 << 16)
-def _even_moves(
+def even_moves(
     stored: Placement, needed: Placement, axis_sizes: tuple[int, ...]
 ) -> list[tuple[Step, Placement]]:
     """The moves, and the placement after each, for dims that all axes divide."""
@@ -99,7 +99,7 @@ def _even_moves(
 
 
 @lru_cache(maxsize=1 << 16)
-def _even_reductions(
+def even_reductions(
     produced: Placement, sum_axes: tuple[tuple[int, ...], ...], stored: Placement,
     axis_sizes: tuple[int, ...], at_once: bool, written_out: bool,
 ) -> list[list[tuple[Step, Placement]]]:  # fmt: skip
@@ -109,6 +109,22 @@ def _even_reductions(
         even, produced, sum_axes, stored, axis_sizes, at_once=at_once, written_out=written_out
     )
     return [[((m.kind, m.axes, size // m.bytes), m.after) for m in moves] for moves in orders]
+
+
+def even_ways(
+    made: Placement, sum_axes: Sequence[tuple[int, ...]], stored: Placement,
+    axis_sizes: tuple[int, ...], at_once: bool, written_out: bool,
+) -> list[list[Step]]:  # fmt: skip
+    """Every route of which uneven shards may take one, each priced as if they were even."""
+    even, size = _even_layout(axis_sizes, made, stored)
+    if sum_axes:
+        ways = _find_reductions(
+            even, made, sum_axes, stored, axis_sizes, at_once=at_once, written_out=written_out,
+            every=True,
+        )  # fmt: skip
+    else:
+        ways = list(_orders(even, made, stored, axis_sizes))
+    return [[(m.kind, m.axes, size // m.bytes) for m in moves] for moves in ways]
 
 
 def _even_layout(axis_sizes: Sequence[int], *placements: Placement) -> tuple[Layout, int]:
@@ -132,6 +148,16 @@ def find_moves(
     if layout.rematerialised:  # rematerialised per shard, never moved
         moved = tuple(a for a in range(len(stored)) if stored[a] != needed[a])
         return [Move(SLICE, moved, layout.local_bytes(needed, axis_sizes), needed)]
+    for moves in _orders(layout, stored, needed, axis_sizes):
+        if _possible(layout, stored, moves, axis_sizes):
+            break
+    return moves
+
+
+def _orders(
+    layout: Layout, stored: Placement, needed: Placement, axis_sizes: Sequence[int]
+) -> Iterator[list[Move]]:
+    """The moves in three orders: the first is the cheapest, the last always possible."""
     axes = range(len(stored))
     leaving = [a for a in axes if stored[a] != REPLICATED and needed[a] != stored[a]]
     gathered_too = _not_contiguous(layout, stored, leaving)
@@ -142,7 +168,7 @@ def find_moves(
         if stored[a] == REPLICATED and needed[a] != REPLICATED
         and not any(stored[b] == needed[a] for b in leaving)
     ]  # fmt: skip
-    for order in (  # the first is the cheapest, the last always possible
+    for order in (
         ((_slice, early), (_swap, swapped), (_gather, gathered)),
         ((_gather, gathered), (_swap, swapped)),
         ((_gather, sorted({*leaving, *gathered_too})),),
@@ -153,10 +179,7 @@ def find_moves(
             moves += step(layout, at, group, needed, axis_sizes)
             at = moves[-1].after if moves else at
         late = [a for a in axes if at[a] != needed[a]]
-        moves += _slice(layout, at, late, needed, axis_sizes)
-        if _possible(layout, stored, moves, axis_sizes):
-            break
-    return moves
+        yield [*moves, *_slice(layout, at, late, needed, axis_sizes)]
 
 
 def _possible(
@@ -318,14 +341,14 @@ def reductions(
             written_out=written_out, across=across,
         )  # fmt: skip
     made, want = _numbered(used, produced, stored)
-    orders = _even_reductions(made, tuple(sum_axes), want, axis_sizes, at_once, written_out)
+    orders = even_reductions(made, tuple(sum_axes), want, axis_sizes, at_once, written_out)
     return [_sized(layout, used, steps) for steps in orders]
 
 
 def _find_reductions(
     layout: Layout, produced: Placement, sum_axes: Sequence[tuple[int, ...]], stored: Placement,
     axis_sizes: tuple[int, ...], *, at_once: bool, written_out: bool,
-    across: Collection[int] = (),
+    across: Collection[int] = (), every: bool = False,
 ) -> list[list[Move]]:  # fmt: skip
     """The moves that turn partial results, placed as `produced`, into `stored`, in each order.
 
@@ -334,13 +357,22 @@ def _find_reductions(
     after the other. The axes that replicate it all-reduce the shards. A compiler does this by
     itself only where one collective is enough; otherwise it all-reduces and slices, unless lowering
     makes the sum explicit (`written_out`). Over axes `across` slices go parts of a sum that was
-    scattered inside them, and is gathered inside them at last.
+    scattered inside them, and is gathered inside them at last. With `every`, also those that are
+    not taken where shards are even.
     """
-    size = layout.local_bytes(produced, axis_sizes)
-    early = [Move(ALL_REDUCE, axes, size, produced) for axes in sum_axes[:-1]]
+
+    def brought(made: Placement) -> list[list[Move]]:
+        """The ways on to where the sum is stored."""
+        if every:
+            return list(_orders(layout, made, stored, axis_sizes))
+        return [reshard(layout, made, stored, axis_sizes)]
+
+    scattering: list[list[Move]] = []
+    local = layout.local_bytes(produced, axis_sizes)
+    early = [Move(ALL_REDUCE, axes, local, produced) for axes in sum_axes[:-1]]
     last = sum_axes[-1]
     aim = stored
-    if written_out and across and size >= WHOLE_BYTES:
+    if written_out and across and local >= WHOLE_BYTES:
         aim = _in_parts(layout, produced, last, stored, axis_sizes, across)
     split = [a for a in last if aim[a] != REPLICATED]
     others = tuple([a for a in last if aim[a] == REPLICATED])
@@ -358,13 +390,14 @@ def _find_reductions(
         ):
             size = layout.local_bytes(scattered, axis_sizes)
             late = [Move(ALL_REDUCE, others, size, scattered)] if others else []
-            late += reshard(layout, scattered, stored, axis_sizes)
-            return [
-                [*early, *_scatter(layout, produced, order, scattered, axis_sizes), *late]
-                for order in permutations(turns.values())
-            ]
-    reduced = Move(ALL_REDUCE, last, size, produced)
-    return [[*early, reduced, *reshard(layout, produced, stored, axis_sizes)]]
+            scattering = [
+                [*early, *_scatter(layout, produced, order, scattered, axis_sizes), *late, *way]
+                for order in permutations(turns.values()) for way in brought(scattered)
+            ]  # fmt: skip
+    if scattering and not every:
+        return scattering
+    reduced = Move(ALL_REDUCE, last, local, produced)
+    return [*scattering, *[[*early, reduced, *way] for way in brought(produced)]]
 
 
 def _in_parts(
