@@ -1,6 +1,6 @@
 """CPU seconds of planning after make_jaxpr, and how good the plans provably are, at scale.
 
-    python -m benchmarks.scale [--cases known|unseen] [--growth] [--only NAME] [--long SEEDS]
+    python -m benchmarks.scale [--cases known|unseen|held-out] [--growth] [--only NAME] [--long SEEDS]
         [--record]
 
 Goals, plan and proof together: two axes 5 s and a gap of 2%, three axes 10 s and 10%, four axes
@@ -28,7 +28,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read when numpy is loaded
 import jax
 import numpy as np
 
-from benchmarks.scale_cases import KNOWN, UNSEEN, Case, example, layers
+from benchmarks.scale_cases import HELD_OUT, KNOWN, UNSEEN, Case, example, layers
 from shardwright.analysis import analyze_program
 from shardwright.cost.devices import device
 from shardwright.cost.model import CostModel
@@ -45,6 +45,7 @@ LONG_S, BETTER = 60.0, 0.01  # work of a long run (20 times the default), what i
 # on Llama 3 8B of so many layers, mesh 4x8; XLA auto_sharding (JAX 0.6.2) on GPT of 2 layers.
 AUTOPARALLEL_S = {1: 86.0, 8: 161.0, 32: 224.0}
 AUTO_SHARDING_S = {"16 devices as 4x4": 310.0, "16 devices as 4x2x2": 843.0}
+CASES = {"known": KNOWN, "unseen": UNSEEN, "held-out": HELD_OUT}
 RECORD = Path(__file__).with_name("scale.json")  # {case: [units of work, step seconds, gap]}
 DEPTHS, DEVICES = (1, 8, 32, 64, 128), (8, 64, 512, 4096, 65_536)
 
@@ -173,7 +174,7 @@ def long_runs(case: Case, seeds: int) -> tuple[str, bool]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Prints the tables; returns 1 when a goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cases", choices=("known", "unseen", "none"), help="both when left out")
+    parser.add_argument("--cases", choices=(*CASES, "none"), help="all when left out")
     parser.add_argument("--growth", action="store_true", help="growth alone")
     parser.add_argument("--only", default="", help="programs whose name contains this")
     parser.add_argument("--axes", type=int, help="meshes of so many axes")
@@ -183,7 +184,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
     met = True
-    for title, cases in {"known": KNOWN, "unseen": UNSEEN}.items():
+    for title, cases in CASES.items():
         if args.growth or args.cases not in (None, title):
             continue
         print(title)

@@ -80,9 +80,9 @@ class DevicePrices:
         known = self.device.hides
         hides = [m for m in moves if m.kind in known]
         whole = max([m.bytes for m in hides], default=0)
-        return sum([self._hides(m, m.bytes / whole) * self.combined_s(m) for m in hides if whole])
+        return sum([self.hides(m, m.bytes / whole) * self.combined_s(m) for m in hides if whole])
 
-    def _hides(self, move: Move, part: float) -> float:
+    def hides(self, move: Move, part: float) -> float:
         """The part of a collective with slack that runs beside compute: as the device says.
 
         Of sums in unrolled layers all but the last combined one, which has nothing left to hide

@@ -23,6 +23,7 @@ import numpy as np
 from shardwright.cost.hiding import hidden_s
 from shardwright.search.axis_placements import AxisPlacements, TooLarge, find_axis_placements
 from shardwright.search.blocks import Block, Spent, Work, find_blocks
+from shardwright.search.free_choice import FreeChoice
 from shardwright.search.objective import OVER_MEMORY_S, Budget, Objective
 from shardwright.search.relaxation import OpTables, Relaxation, Table
 from shardwright.search.space import Space
@@ -37,6 +38,7 @@ MOST_CELLS = 1_000_000  # of one table of the relaxation
 NEAR, MOST_STATES = 0.1, 1_000_000
 CLOSE = 5e-3  # of the best known: a bound that is so near is not raised where it proves no optimum
 WORTH = 2e-2  # a state that is better by this part is worth another attempt
+MOST_AXES = 3  # of a mesh whose ops have tables of their own
 SWEEPS = 500  # in which the tables of the relaxation are made to agree
 
 
@@ -156,6 +158,9 @@ class _Proof:
 
     def run(self) -> Certificate:
         """The certificate, after as much of the proof as the limits allow."""
+        if len(self.model.mesh.sizes) > MOST_AXES:
+            self._relax_freely()
+            return self._certificate(float("inf"))
         self._relax()
         try:
             self.axes = find_axis_placements(self.space, self.limits.placements)
@@ -178,6 +183,13 @@ class _Proof:
         assert self.objective.best is not None
         near = self.objective.decisions(self.objective.best)
         relaxed = self.relaxed = Relaxation(self.ops, near)
+        self._raise(relaxed.bound_s)
+        relaxed.agree(self.incumbent / self.scale, SWEEPS, self._raise)
+
+    def _relax_freely(self) -> None:
+        """The bound where ops choose freely, for meshes of many axes."""
+        assert self.objective.best is not None
+        relaxed = FreeChoice(self.ops, self.objective.decisions(self.objective.best))
         self._raise(relaxed.bound_s)
         relaxed.agree(self.incumbent / self.scale, SWEEPS, self._raise)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import permutations
 from typing import NamedTuple
 
@@ -49,6 +49,16 @@ def find_moves(
     if layout.rematerialised:  # rematerialised per shard, never moved
         moved = tuple(a for a in range(len(stored)) if stored[a] != needed[a])
         return [Move(SLICE, moved, layout.local_bytes(needed, axis_sizes), needed)]
+    for moves in find_orders(layout, stored, needed, axis_sizes):
+        if _possible(layout, stored, moves, axis_sizes):
+            break
+    return moves
+
+
+def find_orders(
+    layout: Layout, stored: Placement, needed: Placement, axis_sizes: Sequence[int]
+) -> Iterator[list[Move]]:
+    """The moves in three orders: the first is the cheapest, the last always possible."""
     axes = range(len(stored))
     leaving = [a for a in axes if stored[a] != REPLICATED and needed[a] != stored[a]]
     gathered_too = _not_contiguous(layout, stored, leaving)
@@ -59,7 +69,7 @@ def find_moves(
         if stored[a] == REPLICATED and needed[a] != REPLICATED
         and not any(stored[b] == needed[a] for b in leaving)
     ]  # fmt: skip
-    for order in (  # the first is the cheapest, the last always possible
+    for order in (
         ((_slice, early), (_swap, swapped), (_gather, gathered)),
         ((_gather, gathered), (_swap, swapped)),
         ((_gather, sorted({*leaving, *gathered_too})),),
@@ -70,10 +80,7 @@ def find_moves(
             moves += step(layout, at, group, needed, axis_sizes)
             at = moves[-1].after if moves else at
         late = [a for a in axes if at[a] != needed[a]]
-        moves += _slice(layout, at, late, needed, axis_sizes)
-        if _possible(layout, stored, moves, axis_sizes):
-            break
-    return moves
+        yield [*moves, *_slice(layout, at, late, needed, axis_sizes)]
 
 
 def _possible(
@@ -225,7 +232,7 @@ def gather_and_pick(
 def find_reductions(
     layout: Layout, produced: Placement, sum_axes: Sequence[tuple[int, ...]], stored: Placement,
     axis_sizes: tuple[int, ...], *, at_once: bool, written_out: bool,
-    across: Collection[int] = (),
+    across: Collection[int] = (), every: bool = False,
 ) -> list[list[Move]]:  # fmt: skip
     """The moves that turn partial results, placed as `produced`, into `stored`, in each order.
 
@@ -234,15 +241,24 @@ def find_reductions(
     after the other. The axes that replicate it all-reduce the shards. A compiler does this by
     itself only where one collective is enough; otherwise it all-reduces and slices, unless lowering
     makes the sum explicit (`written_out`). Over axes `across` slices go parts of a sum that was
-    scattered inside them, and is gathered inside them at last.
+    scattered inside them, and is gathered inside them at last. With `every`, also those that are
+    not taken where shards are even.
     """
+
+    def brought(made: Placement) -> list[list[Move]]:
+        """The ways on to where the sum is stored."""
+        if every:
+            return list(find_orders(layout, made, stored, axis_sizes))
+        return [find_moves(layout, made, stored, axis_sizes)]
+
     if not sum_axes:
-        return [find_moves(layout, produced, stored, axis_sizes)]
-    size = layout.local_bytes(produced, axis_sizes)
-    early = [Move(ALL_REDUCE, axes, size, produced) for axes in sum_axes[:-1]]
+        return brought(produced)
+    scattering: list[list[Move]] = []
+    local = layout.local_bytes(produced, axis_sizes)
+    early = [Move(ALL_REDUCE, axes, local, produced) for axes in sum_axes[:-1]]
     last = sum_axes[-1]
     aim = stored
-    if written_out and across and size >= WHOLE_BYTES:
+    if written_out and across and local >= WHOLE_BYTES:
         aim = _in_parts(layout, produced, last, stored, axis_sizes, across)
     split = [a for a in last if aim[a] != REPLICATED]
     others = tuple([a for a in last if aim[a] == REPLICATED])
@@ -260,13 +276,14 @@ def find_reductions(
         ):
             size = layout.local_bytes(scattered, axis_sizes)
             late = [Move(ALL_REDUCE, others, size, scattered)] if others else []
-            late += find_moves(layout, scattered, stored, axis_sizes)
-            return [
-                [*early, *_scatter(layout, produced, order, scattered, axis_sizes), *late]
-                for order in permutations(turns.values())
-            ]
-    reduced = Move(ALL_REDUCE, last, size, produced)
-    return [[*early, reduced, *find_moves(layout, produced, stored, axis_sizes)]]
+            scattering = [
+                [*early, *_scatter(layout, produced, order, scattered, axis_sizes), *late, *way]
+                for order in permutations(turns.values()) for way in brought(scattered)
+            ]  # fmt: skip
+    if scattering and not every:
+        return scattering
+    reduced = Move(ALL_REDUCE, last, local, produced)
+    return [*scattering, *[[*early, reduced, *way] for way in brought(produced)]]
 
 
 def _in_parts(

@@ -42,8 +42,8 @@ class Routes:
         scatters_at_once: bool, gathers_major: bool, across: frozenset[int],
     ) -> None:  # fmt: skip
         self._axis_sizes, self._move_s, self._gathers_major = axis_sizes, move_s, gathers_major
-        self._scatters_at_once = scatters_at_once  # one reduce-scatter over several axes
-        self._across = across  # axes between slices
+        self.scatters_at_once = scatters_at_once  # one reduce-scatter over several axes
+        self.across = across  # axes between slices
         self._known: dict[object, Route] = {}
         self._bytes: dict[tuple[int, Placement], int] = {}
 
@@ -80,8 +80,8 @@ class Routes:
         if route is None:
             given = (slot.layout, made, sums, want, self._axis_sizes)
             orders = [gather_and_pick(*given, picks)] if picks else reductions(
-                *given, at_once=self._scatters_at_once, written_out=op.at_once,
-                across=self._across,
+                *given, at_once=self.scatters_at_once, written_out=op.at_once,
+                across=self.across,
             )  # fmt: skip
             routes = [Route(moves, sum(self._move_s(m) for m in moves)) for moves in orders]
             route = self._known[key] = min(routes, key=lambda one: one.seconds)
@@ -115,7 +115,7 @@ def reductions(
         )  # fmt: skip
     number = {j: i for i, j in enumerate(used)} | {REPLICATED: REPLICATED}
     made, want = (tuple([number[j] for j in placement]) for placement in (produced, stored))
-    orders = _even_reductions(made, tuple(sum_axes), want, axis_sizes, at_once, written_out)
+    orders = even_reductions(made, tuple(sum_axes), want, axis_sizes, at_once, written_out)
     return [_sized(layout, used, steps) for steps in orders]
 
 
@@ -148,16 +148,34 @@ def _sized(
 
 
 @lru_cache(maxsize=1 << 16)
-def _even_reductions(
+def even_reductions(
     produced: Placement, sum_axes: tuple[tuple[int, ...], ...], stored: Placement,
     axis_sizes: tuple[int, ...], at_once: bool, written_out: bool,
 ) -> list[list[tuple[Step, Placement]]]:  # fmt: skip
     """The moves of `reductions`, and the placement after each, for dims that all axes divide."""
-    size = math.prod(axis_sizes)
-    dims = range(1 + max(*produced, *stored))
-    even = Layout(tuple([Atom(d, 0, size, 0, NO_BIT, 0) for d in dims]), 1, 1, False, False)
+    even, whole = _even_layout(axis_sizes, produced, stored)
     orders = find_reductions(
         even, produced, sum_axes, stored, axis_sizes, at_once=at_once, written_out=written_out
     )
-    whole = size ** len(dims)
     return [[((m.kind, m.axes, whole // m.bytes), m.after) for m in moves] for moves in orders]
+
+
+def even_ways(
+    produced: Placement, sum_axes: Sequence[tuple[int, ...]], stored: Placement,
+    axis_sizes: tuple[int, ...], at_once: bool, written_out: bool,
+) -> list[list[Step]]:  # fmt: skip
+    """Every route of which uneven shards may take one, each priced as if they were even."""
+    even, whole = _even_layout(axis_sizes, produced, stored)
+    ways = find_reductions(
+        even, produced, sum_axes, stored, axis_sizes, at_once=at_once, written_out=written_out,
+        every=True,
+    )  # fmt: skip
+    return [[(m.kind, m.axes, whole // m.bytes) for m in moves] for moves in ways]
+
+
+def _even_layout(axis_sizes: Sequence[int], *placements: Placement) -> tuple[Layout, int]:
+    """(a layout of dims that all axes divide, its bytes) for placements of numbered atoms."""
+    size = math.prod(axis_sizes)
+    dims = range(1 + max(map(max, placements)))
+    even = Layout(tuple([Atom(d, 0, size, 0, NO_BIT, 0) for d in dims]), 1, 1, False, False)
+    return even, size ** len(dims)
