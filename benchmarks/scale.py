@@ -1,7 +1,7 @@
 """CPU seconds of planning after make_jaxpr, and how good the plans provably are, at scale.
 
-    python -m benchmarks.scale [--cases known|unseen|held-out] [--growth] [--only NAME] [--long SEEDS]
-        [--record]
+    python -m benchmarks.scale [--cases known|unseen|held-out] [--growth] [--only NAME] [--axes N]
+        [--long SEEDS] [--seconds S] [--record]
 
 Goals, plan and proof together: two axes 5 s and a gap of 2%, three axes 10 s and 10%, four axes
 20 s and 25%; 64 and 128 layers as fast as 8; the first answer that is as good as every named

@@ -18,7 +18,13 @@ from shardwright.mesh import Mesh
 from shardwright.search.baselines import baselines
 from shardwright.search.best_response import Responses
 from shardwright.search.blocks import Spent
-from shardwright.search.exact import MOST_AXES, Certificate, certify, limits_of, op_tables
+from shardwright.search.exact import (
+    Certificate,
+    certify,
+    has_many_axes,
+    limits_of,
+    op_tables,
+)
 from shardwright.search.mcts import tree_search
 from shardwright.search.nothing_fits import no_plan_fits
 from shardwright.search.objective import (
@@ -241,10 +247,11 @@ class _Run:
         """
         model, (names, sizes) = self.objective.model, zip(*self.objective.model.mesh.axes)  # noqa: B905
         told = self.tactics or self.resolved.pins_in_code or model.pinned
-        if len(sizes) <= MOST_AXES or told or model.mesh != Mesh(model.mesh.axes):
+        if not has_many_axes(model) or told or model.mesh != Mesh(model.mesh.axes):
             return
         if any(op.rule.manual or op.rule.collectives for op in model.classes.table):
             return  # they name the axes
+        self.objective.begin("merged axes")
         for cut in range(1, len(sizes)):
             parts = (names[:cut], sizes[:cut]), (names[cut:], sizes[cut:])
             mesh = Mesh(tuple([("+".join(some), prod(n)) for some, n in parts]))
@@ -254,6 +261,8 @@ class _Run:
                     merged, memory=int(min(self.objective.memory, sys.maxsize)),
                     seconds=MERGED_SECONDS, exact=False, deadline=self.objective.deadline,
                 )  # fmt: skip
+                if found.interrupted:
+                    raise KeyboardInterrupt
                 lists = found.plain or found.decisions.lists
                 state = tuple([
                     tuple([e for e in lists[int(axis >= cut)] if e in self.space.entries[axis]])
