@@ -1,7 +1,7 @@
 """CPU seconds of planning after make_jaxpr, and how good the plans provably are, at scale.
 
-    python -m benchmarks.scale [--cases known|unseen|held-out] [--growth] [--only NAME] [--long SEEDS]
-        [--record]
+    python -m benchmarks.scale [--cases known|unseen|held-out] [--growth] [--only NAME] [--axes N]
+        [--long SEEDS] [--seconds S] [--record]
 
 Goals, plan and proof together: two axes 5 s and a gap of 2%, three axes 10 s and 10%, four axes
 20 s and 25%; 64 and 128 layers as fast as 8; the first answer that is as good as every named
@@ -158,12 +158,12 @@ def growth() -> bool:
     return met and max(seconds[64], seconds[128]) <= 1.5 * seconds[8]
 
 
-def long_runs(case: Case, seeds: int) -> tuple[str, bool]:
+def long_runs(case: Case, seeds: int, seconds: float) -> tuple[str, bool]:
     """(a line of the table, whether no long run finds anything better)."""
     name, mesh, on = case
     model = model_of(example(name), mesh, on)
     usual = search(model).cost.step_s
-    runs = [search(model, seconds=LONG_S, seed=seed, exact=False) for seed in range(seeds)]
+    runs = [search(model, seconds=seconds, seed=seed, exact=False) for seed in range(seeds)]
     best = min(found.cost.step_s for found in runs)
     met = best >= usual * (1 - BETTER)
     shape = "x".join(map(str, mesh.values()))
@@ -178,7 +178,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--growth", action="store_true", help="growth alone")
     parser.add_argument("--only", default="", help="programs whose name contains this")
     parser.add_argument("--axes", type=int, help="meshes of so many axes")
-    parser.add_argument("--seconds", type=float)
+    parser.add_argument("--seconds", type=float, help="of work; of each long run 60")
     parser.add_argument("--record", action="store_true", help="keep these figures as the last ones")
     parser.add_argument("--long", type=int, metavar="SEEDS", help="judge the answers by long runs")
     args = parser.parse_args(argv)
@@ -192,7 +192,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if args.only in case[0] and args.axes in (None, len(case[1])):
                 long = args.long is not None
                 text, good = (
-                    long_runs(case, args.long) if long
+                    long_runs(case, args.long, args.seconds or LONG_S) if long
                     else row(case, record, seconds=args.seconds)
                 )  # fmt: skip
                 print(text, flush=True)

@@ -21,11 +21,12 @@ import numpy as np
 from shardwright.cost.op_table import candidates_of
 from shardwright.cost.pair_table import Made, PairTable, Patterns
 from shardwright.cost.shares import Leaf, Phase, Share, shares
-from shardwright.search.relaxation import STEADY, SWEEPS, OpTables
+from shardwright.search.relaxation import SWEEPS, OpTables
 from shardwright.spmd.decisions import Decisions, Placement
 from shardwright.spmd.follow import Candidate
 from shardwright.spmd.opclass import OpClass
 
+STEADY = 3e-3  # of the bound: less gained in SWEEPS sweeps is not worth their time
 MOST_PAIRS = 1 << 20  # of one table; a larger one counts as free
 MOST_CANDIDATES = 1 << 13  # of one op; one with more counts as free
 

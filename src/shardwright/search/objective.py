@@ -74,7 +74,7 @@ class Objective:
         self._key_of: dict[State, bytes] = {}
         self._by_key: dict[bytes, float] = {}  # by placements: many lists mean the same
         self._last: tuple[State, tuple[np.ndarray, np.ndarray]] | None = None
-        self._progress, self._start, self._deadline = progress, time.monotonic(), deadline
+        self._progress, self._start, self.deadline = progress, time.monotonic(), deadline
 
     def begin(self, stage: str) -> None:
         """What follows is another stage of the search; what the last one was trying is over."""
@@ -100,7 +100,7 @@ class Objective:
     def given(self, overrides: Mapping[int, Placement]) -> Objective:
         """The objective when these layouts are stored in another way, with its own memory."""
         other = Objective(
-            self.model, None, overrides={**overrides, **self.overrides}, deadline=self._deadline
+            self.model, None, overrides={**overrides, **self.overrides}, deadline=self.deadline
         )
         other.memory = self.memory
         return other
@@ -198,5 +198,5 @@ class Objective:
             self._progress(Progress(
                 self.stage, self.evaluations, self.best_s, seconds, self.bound_s, self.trying
             ))  # fmt: skip
-        if self._deadline is not None and now > self._deadline and self.stage != STRATEGIES:
+        if self.deadline is not None and now > self.deadline and self.stage != STRATEGIES:
             raise OutOfTime

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
 from shardwright.cost.cost import Cost
 from shardwright.cost.model import CostModel
+from shardwright.errors import ShardwrightError
+from shardwright.mesh import Mesh
 from shardwright.search.baselines import baselines
 from shardwright.search.best_response import Responses
 from shardwright.search.blocks import Spent
-from shardwright.search.exact import Certificate, certify, limits_of, op_tables
+from shardwright.search.exact import (
+    Certificate,
+    certify,
+    has_many_axes,
+    limits_of,
+    op_tables,
+)
 from shardwright.search.mcts import tree_search
 from shardwright.search.nothing_fits import no_plan_fits
 from shardwright.search.objective import (
@@ -48,6 +58,7 @@ NEARLY = 0.1  # a gap that a better answer may close: it is proven once more
 # A gap that is not worth a tree search; where lists are cut, its rollouts reach less than local
 # search does.
 CLOSE, CLOSE_CUT = 0.01, 0.02
+MERGED_SECONDS = 0.3  # of search on each mesh of merged axes
 STARTS = 8  # good states from which best responses start
 ALIKE = 4000  # lists that are tried on all axes alike where no proof ended: 0.3 s
 REFINED = 3  # good states that are changed entry by entry where not all lists are enumerated
@@ -208,6 +219,7 @@ class _Run:
             values = objective(seeds)
             best = min(range(len(seeds)), key=lambda i: (values[i], i))
             self._note(f"best of {len(seeds)} strategies", float(values[best]))
+        self._merge_axes()
         self.responses = Responses(space, objective, self.budget.cells)
         if exact:
             self._local_search()
@@ -217,16 +229,47 @@ class _Run:
         if space.actions and self.certificate.against(objective.best_s).gap > close:
             known_s = objective.best_s
             self._tree_search()
+            if not self.certificate.counted:  # the proof looked at no states of its own
+                self.before_proof = objective.ranked(SCREENED)
             near = self.certificate.counted and self.certificate.gap < NEARLY
             if near and objective.best_s < known_s:
                 self._prove()
-        if not exact:
-            self.before_proof = objective.ranked(SCREENED)
         assert objective.best is not None
         self.state = objective.best
         if self.resolved.free:  # what the user said is not overridden
             objective.begin("single layouts")
             self._refine_layouts()
+
+    def _merge_axes(self) -> None:
+        """Evaluates what a little search finds where the axes are merged into two.
+
+        Axes that split alike act as one, and no response of a single axis leads there.
+        """
+        model, (names, sizes) = self.objective.model, zip(*self.objective.model.mesh.axes)  # noqa: B905
+        told = self.tactics or self.resolved.pins_in_code or model.pinned
+        if not has_many_axes(model) or told or model.mesh != Mesh(model.mesh.axes):
+            return
+        if any(op.rule.manual or op.rule.collectives for op in model.classes.table):
+            return  # they name the axes
+        self.objective.begin("merged axes")
+        for cut in range(1, len(sizes)):
+            parts = (names[:cut], sizes[:cut]), (names[cut:], sizes[cut:])
+            mesh = Mesh(tuple([("+".join(some), prod(n)) for some, n in parts]))
+            merged = CostModel(model.analysis, mesh, model.device, overlap=model.overlap)
+            with suppress(ShardwrightError):
+                found = search(
+                    merged, memory=int(min(self.objective.memory, sys.maxsize)),
+                    seconds=MERGED_SECONDS, exact=False, deadline=self.objective.deadline,
+                )  # fmt: skip
+                if found.interrupted:
+                    raise KeyboardInterrupt
+                lists = found.plain or found.decisions.lists
+                state = tuple([
+                    tuple([e for e in lists[int(axis >= cut)] if e in self.space.entries[axis]])
+                    for axis in range(len(sizes))
+                ])  # fmt: skip
+                self.objective([state])
+        self._note("merged axes", self.objective.best_s)
 
     def _tree_search(self) -> None:
         self.objective.begin("tree search")
