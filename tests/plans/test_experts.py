@@ -90,6 +90,21 @@ def test_rows_travel_where_weights_cannot(layer: Layer, tokens: int, ms: float) 
     assert plan.cost.step_s <= 1.5 * hand.cost.step_s
 
 
+def test_the_tactic() -> None:
+    """Experts by name, tokens where they are not at an expert: the all-to-all follows."""
+
+    def experts(w: Any, x: Any) -> Any:
+        return scattered(w, x, DEEPSEEK.top_k)
+
+    plan = sw.partition(
+        experts, *arguments(DEEPSEEK, 512), mesh={AXIS: DEEPSEEK.devices}, device="tpu-v5p",
+        tactics=[sw.ExpertParallel(AXIS)],
+    )  # fmt: skip
+    assert [plan.specs()[f"w[{name!r}]"][0] for name in WEIGHTS] == [AXIS] * 3
+    assert "ragged-all-to-all" in {c.kind for c in plan.collectives}
+    assert "rows go to the devices that need them" in " ".join(plan.explain().split())
+
+
 def test_weights_travel_where_there_are_many_rows() -> None:
     plan, hand = planned(scattered, DEEPSEEK, 4096), planned(by_hand, DEEPSEEK, 4096)
     print(f"{1e3 * plan.cost.step_s:.2f} ms, by hand {1e3 * hand.cost.step_s:.2f} ms")

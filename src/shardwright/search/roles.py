@@ -288,7 +288,9 @@ def _weight_dot(op: Op, operand: int, groups_of: list[list[tuple[int, int]]]) ->
         factors = rule.operands[operand][dim]
         if not factors:
             continue
-        if rule.unit != MATRIX:
+        if rule.travels and factors[0] == rule.travels[1]:  # the groups of a grouped dot
+            side = "slices"
+        elif rule.unit != MATRIX:
             side = "free" if factors[0] in in_result else "looked_up"
         elif factors[0] not in in_result:
             side = "contracted"

@@ -17,9 +17,10 @@ from shardwright.rules.rule import PASS
 from shardwright.rules.rule import PERMUTE as PERMUTES
 from shardwright.spmd.division import can_divide, local_size
 from shardwright.spmd.layout import REPLICATED, Placement
-from shardwright.spmd.moves import ALL_GATHER, ALL_TO_ALL, PERMUTE, RAGGED_ALL_TO_ALL, Move
+from shardwright.spmd.moves import ALL_GATHER, ALL_TO_ALL, PERMUTE, Move
 from shardwright.spmd.opclass import NO_ATOM, OpClass, Slot
 from shardwright.spmd.routes import NOWHERE, Route, Routes, SumAxes
+from shardwright.spmd.travel import buffer_bytes, travel_moves, travels, with_buffers
 
 
 class Prices(Protocol):
@@ -41,9 +42,6 @@ class Prices(Protocol):
     def buffer_bytes(self, size: int) -> int: ...
 
     def moved_bytes(self, op: OpClass, slot: int, size: int) -> int: ...
-
-
-COUNT_BYTES = 4  # of how many rows are of a group
 
 
 class Choice(NamedTuple):
@@ -215,7 +213,7 @@ def _possible(op: OpClass, claims: Sequence[int], axis_sizes: Sequence[int]) -> 
                 return False
             shards[k] *= n
             claimed.add(k)
-    if any(shards[groups] > n for n, (_, groups) in _travels(op, claims, axis_sizes)):
+    if any(shards[groups] > n for n, (_, groups) in travels(op, claims, axis_sizes)):
         return False  # what travels over one axis is split over another
     for slot in op.slots:
         atoms = slot.layout.atoms
@@ -238,14 +236,6 @@ def _possible(op: OpClass, claims: Sequence[int], axis_sizes: Sequence[int]) -> 
 def split_by(op: OpClass, claims: Sequence[int], factor: int) -> tuple[int, ...]:
     """The axes that split a factor of the rule."""
     return tuple([a for a, c in enumerate(claims) if c != REPLICATED and op.factors[c] == factor])
-
-
-def _travels(
-    op: OpClass, claims: Sequence[int], axis_sizes: Sequence[int]
-) -> list[tuple[int, tuple[int, int]]]:
-    """(devices, (rows, groups)) of each axis over which rows travel to their groups."""
-    several = zip(axis_sizes, claims, strict=True)
-    return [(n, op.pairs[c]) for n, c in several if c in op.pairs] if op.pairs else []
 
 
 def local_sizes(
@@ -277,8 +267,8 @@ def candidate(op: OpClass, claims: Placement, prices: Prices) -> Candidate | Non
     if claims in op.candidates:
         return op.candidates[claims]
     one = None
-    travels = _travels(op, claims, prices.axis_sizes)
-    if _possible(op, claims, prices.axis_sizes) and (not travels or prices.sends_rows):
+    sends = bool(travels(op, claims, prices.axis_sizes))
+    if _possible(op, claims, prices.axis_sizes) and (not sends or prices.sends_rows):
         needs = tuple([_needed(op, slot, claims) for slot in op.operands])
         produced = tuple([_needed(op, slot, claims) for slot in op.results])
         partial = tuple([a for a, c in enumerate(claims) if c in op.summed])
@@ -288,7 +278,7 @@ def candidate(op: OpClass, claims: Placement, prices: Prices) -> Candidate | Non
         ]
         local = local_sizes(op, claims, prices.axis_sizes)
         exchanges = _exchanges(op, claims, slot_bytes, prices)
-        used = _with_buffers(op, claims, slot_bytes, prices.axis_sizes)
+        used = with_buffers(op, claims, slot_bytes, prices.axis_sizes)
         compute_s = 0.0 if op.rule.collectives else prices.compute_s(op, local, used)
         one = Candidate(
             claims, needs, produced, partial,
@@ -312,7 +302,7 @@ def _choice(op: OpClass, one: Candidate, stored: Sequence[Placement], prices: Pr
             copied[i] += prices.moved_bytes(op, i, moved)
             temp += sum([prices.moved_bytes(op, i, copy) for copy in turned])
     temp += sum(copied)
-    temp += _buffer_bytes(op, one, prices.axis_sizes)
+    temp += buffer_bytes(op, one.claims, one.slot_bytes, prices.axis_sizes)
     if one.exchanges and op.rule.halos:  # rows of the neighbours, and the operand with them
         rows = [move.bytes for move in one.exchanges]
         temp += sum(map(prices.buffer_bytes, [*rows, one.slot_bytes[0] + sum(rows)]))
@@ -365,49 +355,7 @@ def _exchanges(
             reach = [n for n in (halo.before, halo.after) if n]
             moves += [Move(PERMUTE, axes, size * n // rows, ()) for n in reach]
             size += size * sum(reach) // rows
-    return moves + _travelling(op, claims, slot_bytes, axis_sizes)
-
-
-def _travelling(
-    op: OpClass, claims: Placement, slot_bytes: Sequence[int], axis_sizes: Sequence[int]
-) -> list[Move]:
-    """How many rows of each group a device has; rows there, and results back."""
-    moves = []
-    for a, c in enumerate(claims):
-        if c in op.pairs:
-            rows, groups = op.pairs[c]
-            moves.append(Move(ALL_GATHER, (a,), COUNT_BYTES * axis_sizes[a] * op.sizes[groups], ()))
-            sent = [size for i, size in enumerate(slot_bytes) if _of_rows(op, i, rows)]
-            moves += [Move(RAGGED_ALL_TO_ALL, (a,), size, ()) for size in sent]
-    return moves
-
-
-def _of_rows(op: OpClass, slot: int, rows: int) -> bool:
-    """Whether a slot has rows, not numbers of their groups: those stand behind both factors."""
-    return not 2 <= slot < len(op.operands) and rows in op.slots[slot].to_op
-
-
-def _buffer_bytes(op: OpClass, one: Candidate, axis_sizes: Sequence[int]) -> int:
-    """What buffers for rows that travel take: those that came are copied for the dot."""
-    if not op.pairs:
-        return 0
-    used = _with_buffers(op, one.claims, one.slot_bytes, axis_sizes)
-    more = [there - here for there, here in zip(used, one.slot_bytes, strict=True)]
-    return sum(more) + sum(more[: len(op.operands)])
-
-
-def _with_buffers(
-    op: OpClass, claims: Placement, slot_bytes: Sequence[int], axis_sizes: Sequence[int]
-) -> Sequence[int]:
-    """[slots] bytes with the buffers for rows that travel, which are zeroed first.
-
-    How many come is data: all of them may be of the groups of one device, so there is room for all.
-    """
-    for n, (rows, _) in _travels(op, claims, axis_sizes):
-        slot_bytes = [
-            size * (1 + n) if _of_rows(op, i, rows) else size for i, size in enumerate(slot_bytes)
-        ]  # fmt: skip
-    return slot_bytes
+    return moves + travel_moves(op, claims, slot_bytes, axis_sizes)
 
 
 def _written(op: OpClass, slot_bytes: Sequence[int], prices: Prices) -> list[Move]:
