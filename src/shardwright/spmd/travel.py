@@ -39,7 +39,7 @@ def travel_moves(
 def with_buffers(
     op: OpClass, claims: Sequence[int], slot_bytes: Sequence[int], axis_sizes: Sequence[int]
 ) -> Sequence[int]:
-    """[slots] bytes that the op reads and writes: its own, and buffers that are zeroed first."""
+    """[slots] bytes that the op reads and writes: its own, and buffers, zero behind what came."""
     for n, (rows, _) in travels(op, claims, axis_sizes):
         slot_bytes = [
             size * (1 + n) if _of_rows(op, i, rows) else size for i, size in enumerate(slot_bytes)
@@ -50,12 +50,12 @@ def with_buffers(
 def buffer_bytes(
     op: OpClass, claims: Sequence[int], slot_bytes: Sequence[int], axis_sizes: Sequence[int]
 ) -> int:
-    """Bytes of the buffers; rows that came are copied for the dot (libtpu 0.0.42)."""
+    """Bytes of the buffers; libtpu 0.0.42 copies rows that came: in order, masked, for the dot."""
     if not op.pairs:
         return 0
     used = with_buffers(op, claims, slot_bytes, axis_sizes)
     more = [there - here for there, here in zip(used, slot_bytes, strict=True)]
-    return sum(more) + sum(more[: len(op.operands)])
+    return sum(more) + 3 * sum(more[: len(op.operands)])
 
 
 def _of_rows(op: OpClass, slot: int, rows: int) -> bool:
