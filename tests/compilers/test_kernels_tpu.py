@@ -162,7 +162,7 @@ def test_a_ragged_all_to_all_sends_what_is_predicted() -> None:
 
 
 def test_rows_that_a_plan_sends_to_their_experts() -> None:
-    """By the plan itself: experts and rows over one axis, each row there and back."""
+    """As the tactic asks: experts and rows over one axis, each row there and back."""
     shapes = ((65_536, 1024), (64, 1024, 2048))
     x, w = (jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in shapes)
     sizes = jax.ShapeDtypeStruct((64,), jnp.int32)
@@ -170,7 +170,7 @@ def test_rows_that_a_plan_sends_to_their_experts() -> None:
     def experts(x: Any, w: Any, sizes: Any) -> Any:
         return jax.lax.ragged_dot(x, w, sizes)
 
-    pins = [sw.Pin("x", 0, "model"), sw.Pin("w", 0, "model")]
+    pins = [sw.Pin("x", 0, "model"), sw.Pin("w", 0, "model"), sw.ExpertParallel("model")]
     plan = sw.partition(experts, x, w, sizes, mesh={"model": 8}, device="tpu-v5e", tactics=pins)
     found = plan.verify("tpu:v5e:4x2")
     print(found)

@@ -73,12 +73,12 @@ def planned(fn: Any, layer: Layer, tokens: int) -> sw.Plan:
 
     return sw.partition(
         experts, *arguments(layer, tokens), mesh={AXIS: layer.devices}, device="tpu-v5p",
-        tactics=pins, seconds=0.5,
+        tactics=pins if fn is by_hand else [*pins, sw.ExpertParallel(AXIS)], seconds=0.5,
     )  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    "layer, tokens, ms", [(DEEPSEEK, 128, 0.52), (DEEPSEEK, 1024, 3.33), (MIXTRAL, 1024, 3.30)]
+    "layer, tokens, ms", [(DEEPSEEK, 128, 0.54), (DEEPSEEK, 1024, 3.33), (MIXTRAL, 1024, 3.30)]
 )
 def test_rows_travel_where_weights_cannot(layer: Layer, tokens: int, ms: float) -> None:
     """At most 1.5 times as long as by hand, where they travel once for all dots of a layer."""
@@ -90,16 +90,21 @@ def test_rows_travel_where_weights_cannot(layer: Layer, tokens: int, ms: float) 
     assert plan.cost.step_s <= 1.5 * hand.cost.step_s
 
 
-def test_the_tactic() -> None:
-    """Experts by name, tokens where they are not at an expert: the all-to-all follows."""
+def test_only_the_tactic_sends_rows() -> None:
+    """Experts by name, tokens where they are not at an expert; without it rows are gathered."""
 
     def experts(w: Any, x: Any) -> Any:
         return scattered(w, x, DEEPSEEK.top_k)
 
-    plan = sw.partition(
-        experts, *arguments(DEEPSEEK, 512), mesh={AXIS: DEEPSEEK.devices}, device="tpu-v5p",
-        tactics=[sw.ExpertParallel(AXIS)],
-    )  # fmt: skip
+    def plan_with(*tactics: Any) -> sw.Plan:
+        return sw.partition(
+            experts, *arguments(DEEPSEEK, 512), mesh={AXIS: DEEPSEEK.devices}, device="tpu-v5p",
+            tactics=tactics,
+        )  # fmt: skip
+
+    plan = plan_with(sw.ExpertParallel(AXIS))
+    other = plan_with(*(sw.Pin(f"w[{name!r}]", 0, AXIS) for name in WEIGHTS))
+    assert "ragged-all-to-all" not in {c.kind for c in other.collectives}
     assert [plan.specs()[f"w[{name!r}]"][0] for name in WEIGHTS] == [AXIS] * 3
     assert "ragged-all-to-all" in {c.kind for c in plan.collectives}
     assert "rows go to the devices that need them" in " ".join(plan.explain().split())

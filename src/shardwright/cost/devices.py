@@ -86,6 +86,7 @@ class Device:
     reorders: bool = False  # to hide links: gathers start early, gradients of weights are left late
     rounds_dots: bool = False  # f32 operands of default precision to bf16, where they are made
     expands: bool = False  # what has no kernel is written out as plain ops, and held meanwhile
+    sends_rows: bool = False  # grouped dots may send rows to their experts: ExpertParallel asks
     keeps_padded: bool = False  # what is padded for several readers is padded once, in memory
     keeps_looped: bool = False  # nothing writes over what a loop or branch returned
     fused_reduction: int = 0  # longer dims are reduced from memory, not on the fly; 0: none are

@@ -32,7 +32,7 @@ class DevicePrices:
         self.network = Network(mesh, device)
         self.axis_names = mesh.names
         self.axis_sizes = mesh.sizes
-        self.sends_rows = not device.expands  # XLA:CPU has no ragged all-to-all
+        self.sends_rows = device.sends_rows
         self._moves: dict[tuple[str, tuple[int, ...], int], float] = {}  # seconds, as they occur
         self._dots: dict[int, tuple[list[int], Any]] = {}  # op class -> roles of atoms, dtype
         # The TPU compiler has no reduce-scatter over several axes: it would reduce the whole. A

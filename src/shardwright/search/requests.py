@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from shardwright.analysis.analysis import Analysis
@@ -16,7 +16,7 @@ from shardwright.mesh import Mesh
 from shardwright.program.types import Program, UserPin
 from shardwright.search.constraints import over_axes
 from shardwright.search.roles import find_roles
-from shardwright.search.tactics import Context, Pin, Tactic
+from shardwright.search.tactics import Context, ExpertParallel, Pin, Tactic
 from shardwright.spmd.decisions import Entry, State, append, empty
 from shardwright.spmd.layout import NO_BIT, REPLICATED, Layout
 
@@ -283,8 +283,12 @@ def constrained_model(
 ) -> CostModel:
     """The model of a program, with the values that the user's code reshards where it says.
 
-    `pinned` are values whose place is given: those shared with another plan.
+    `pinned` are values whose place is given: those shared with another plan. Grouped dots send rows
+    to their experts only where a tactic asks for it: each dot would choose by its own moves alone,
+    and a gather of weights hides where rows that are sent do not.
     """
+    if any(isinstance(tactic, ExpertParallel) for tactic in tactics or ()) and not device.expands:
+        device = replace(device, sends_rows=True)
     given = dict(pinned or {})
     model = CostModel(analysis, mesh, device, overlap=overlap, pinned=given)
     if not any(pin.by == "with_sharding_constraint" for pin in analysis.program.pins):

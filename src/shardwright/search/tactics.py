@@ -277,7 +277,10 @@ def _kept_side(context: Context, conflict_set: object) -> int | None:
 
 
 class ExpertParallel(Strategy):
-    """Experts are split, and tokens where they are not at an expert."""
+    """Experts are split, and tokens where they are not at an expert.
+
+    Rows of grouped dots may be sent to the devices of their experts (docs/kernels.md).
+    """
 
     __slots__ = ()
 
