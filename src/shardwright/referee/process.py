@@ -27,35 +27,41 @@ from shardwright.referee.topologies import parse_target
 TIMEOUT_S = 3600.0
 LAST_LINES = 6  # of what a child printed, in an error
 COMMAND = (sys.executable, "-m", "shardwright.referee.child")
+READ_BY_JAX = ("JAX", "XLA", "TF_", "NPROC", "PYTHON", "LD_")  # variables that JAX and XLA read
 
 Key = tuple[Hashable, ...]
-_IDLE: dict[Key, Child] = {}  # host compilers that wait for another request
+_IDLE: dict[Key, Child] = {}  # the host compiler that waits for another request
 
 
 def ask(request: Request, timeout: float | None = None) -> tuple[Reply, str]:
     """(the child's reply, what it printed); after `timeout` seconds it is ended."""
     limit_s = TIMEOUT_S if timeout is None else timeout
     environment = _environment(request.target)
-    key = (COMMAND, *sorted(environment.items()))
+    read = [(name, text) for name, text in environment.items() if name.startswith(READ_BY_JAX)]
+    key = (COMMAND, *sorted(read))
     child = _IDLE.pop(key, None)
-    if child is None or child.process.poll() is not None:
-        child = Child(environment)
+    if child and child.process.poll() is not None:  # nothing was asked of it for long
+        child.end()
+        child = None
+    child = child or Child(environment)
     try:
         reply, said = child.answer(request, limit_s)
     except BaseException:
         child.end()
         raise
-    if parse_target(request.target).platform == "cpu" and key not in _IDLE:
+    _end_idle()  # one waits, for the next request that is like the last
+    if parse_target(request.target).platform == "cpu":
         _IDLE[key] = child
-    else:  # compilers of accelerators hold gigabytes, and another thread's may wait already
+    else:  # compilers of accelerators hold gigabytes
         child.end()
     return reply, said
 
 
 @atexit.register
 def _end_idle() -> None:
-    while _IDLE:
-        _IDLE.popitem()[1].end()
+    for key in list(_IDLE):
+        if child := _IDLE.pop(key, None):
+            child.end()
 
 
 class Child:
