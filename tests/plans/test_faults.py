@@ -503,6 +503,11 @@ def repeated_rounds(x: Any, w: Any) -> Any:
     return jnp.sin(x) + lax.fori_loop(0, 4, body, x)
 
 
+def stacked_rounds(x: Any, w: Any) -> Any:
+    """A loop that stacks the same in every round."""
+    return lax.scan(lambda c, a: (c, lax.cumsum(jnp.sin(w), 0)), x, x)[1]
+
+
 def moved_in_rounds(x: Any, w: Any) -> Any:
     """An op of the round needs something that does not change elsewhere: moved in every round."""
     return lax.fori_loop(0, 3, lambda _, y: jnp.tanh(y @ w), x)
@@ -516,7 +521,7 @@ INVARIANT = {
     )
     for fn in (
         constant_in_rounds, constant_in_call, constant_halo, loop_in_rounds, moved_in_rounds,
-        repeated_rounds,
+        repeated_rounds, stacked_rounds,
     )
     for mesh in (FOUR, FOUR_TWO)
 }  # fmt: skip

@@ -199,22 +199,23 @@ BORDERS: dict[str, Callable[[Any], Borders]] = {
 def find_borders(eqn: Any, around: Any) -> Borders:
     """The borders of a loop, branch or shard_map among the equations of a jaxpr.
 
-    Where all trips of a scan compute the same, one is enough: compilers hoist such a body, with
-    what it moves, or run it in every trip.
+    Where all trips of a scan compute the same, one counts: compilers hoist such a body, with what
+    it moves. One that stacks nothing runs once.
     """
     borders = BORDERS[eqn.primitive.name](eqn)
-    if eqn.primitive.name == "scan" and _repeats(eqn, around):
-        once = borders.bodies[0]._replace(trips=1)
-        return borders._replace(bodies=(once,), changed=(("length", 1),))
-    return borders
+    if eqn.primitive.name != "scan" or not _repeats(eqn, around):
+        return borders
+    once = borders.bodies[0]._replace(trips=1)
+    ties = {end.tie for end in borders.entries} | {end.tie for end in borders.exits}
+    runs_once = ties.isdisjoint((Tie.SCAN_XS, Tie.SCAN_YS)) and eqn.params["unroll"] == 1
+    return borders._replace(bodies=(once,), changed=(("length", 1),) if runs_once else ())
 
 
 def _repeats(eqn: Any, around: Any) -> bool:
-    """Whether what is used of a scan needs nothing of the trip before."""
-    consts, carries = _jax.scan_counts(eqn)
-    only_carries = len(eqn.invars) == consts + carries and len(eqn.outvars) == carries
-    if not only_carries or eqn.effects or eqn.params["length"] < 2 or eqn.params["unroll"] != 1:
+    """Whether what is used of a scan needs nothing that differs between trips."""
+    if eqn.effects or eqn.params["length"] < 2:
         return False
+    consts, _ = _jax.scan_counts(eqn)
     read = {id(v) for e in around.eqns for v in e.invars} | {id(v) for v in around.outvars}
     used = [id(v) in read for v in eqn.outvars]
     return any(used) and not any(_jax.needed_inputs(eqn.params["jaxpr"], used)[consts:])
