@@ -241,6 +241,20 @@ def with_reference(params: dict[str, jax.Array], x: jax.Array) -> Any:
     return kept[...]
 
 
+def with_unread_reference(params: dict[str, jax.Array], x: jax.Array) -> Any:
+    """JAX drops the call before it does without the reference, which it could not inside."""
+
+    @jax.custom_jvp
+    def counted(x: jax.Array) -> jax.Array:
+        kept = jax.new_ref(x)
+        kept[...] += 1.0
+        return jax.freeze(kept)
+
+    counted.defjvp(lambda primals, tangents: (primals[0], tangents[0]))
+    counted(x)
+    return forward(params, x)
+
+
 def with_run_state(params: dict[str, jax.Array], x: jax.Array) -> Any:
     def body(refs: Any) -> None:
         read, kept = refs
@@ -283,7 +297,8 @@ def with_sparse(params: dict[str, jax.Array], x: jax.Array) -> Any:
 
 BODIES = [
     with_scan, with_while, with_cond, with_switch, with_remat, with_fori, with_custom, with_key,
-    with_constants, with_reference, with_run_state, with_optimized_remat, with_metadata,
+    with_constants, with_reference, with_unread_reference, with_run_state, with_optimized_remat,
+    with_metadata,
     with_sparse,
 ]  # fmt: skip
 

@@ -133,3 +133,16 @@ def test_two_constraints_are_a_reshard(fn: Any, tmp_path: Path) -> None:
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), again.jit()(x, w), wanted
     )
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_both_dims_of_a_square_weight_have_an_axis(dim: int) -> None:
+    """The axis of the state does not take the dim of the weight that is pinned to another."""
+
+    def recurrent(state: Any, weights: Any) -> Any:
+        return jax.lax.scan(lambda c, w: (jnp.tanh(c + c @ w), None), state, weights)[0]
+
+    args = (jnp.ones(8), jnp.ones((2, 8, 8)))
+    pins = [Pin("weights", 1 + dim, "b"), Pin("state", 0, "a")]
+    plan = sw.partition(recurrent, *args, mesh={"a": 4, "b": 2}, tactics=pins, seconds=0.1)
+    assert "b" in plan.specs()["weights"][1 + dim] and "a" in plan.specs()["state"][0]

@@ -117,11 +117,16 @@ def scan_counts(eqn: Any) -> tuple[int, int]:
 
 
 def without_refs(closed: Any) -> Any:
-    """The jaxpr with mutable references of its own as plain values, as JAX lowers them."""
+    """The jaxpr with mutable references of its own as plain values, as JAX lowers them.
+
+    What nothing reads is dropped first: not all primitives can do without references.
+    """
     if any(isinstance(effect, core.InternalMutableArrayEffect) for effect in closed.effects):
         from jax._src.state.discharge import discharge_state
 
-        return discharge_state(closed)
+        used = [True] * len(closed.out_avals)
+        live, _ = partial_eval.dce_jaxpr(closed.jaxpr, used, instantiate=True)
+        return discharge_state(core.ClosedJaxpr(live, closed.consts))
     return closed
 
 

@@ -18,7 +18,7 @@ from shardwright.search.constraints import over_axes
 from shardwright.search.roles import find_roles
 from shardwright.search.tactics import Context, ExpertParallel, Pin, Tactic
 from shardwright.spmd.decisions import Entry, State, append, empty
-from shardwright.spmd.layout import NO_BIT, REPLICATED, Layout
+from shardwright.spmd.layout import NO_BIT, REPLICATED, Atom, Layout
 
 Dims = tuple[tuple[int, ...], ...]  # axes per dim
 MOST_ADVISED = 64  # a larger axis is not advised
@@ -196,28 +196,49 @@ def listed(context: Context, requests: Sequence[Request]) -> State:
         if clash is None:
             return state
         request, taken = clash
-        mine = next(e for e in state[request.axis] if e.group == request.group)
-        others = [e for e in state[request.axis] if e.group != request.group]
-        at = next((i for i, e in enumerate(others) if e.group == taken), None)
-        if at is None:  # the same group on another dim
-            at, mine = state[request.axis].index(mine), _resolved(context, mine, request)
-        moved = (*others[:at], mine, *others[at:])
-        state = (*state[: request.axis], moved, *state[request.axis + 1 :])
+        if taken == request.group:  # on another dim
+            axis = _holder(context, state, request)
+            entries = tuple([
+                _resolved(context, e, request, axis) if e.group == taken else e for e in state[axis]
+            ])  # fmt: skip
+        else:
+            axis = request.axis
+            mine = next(e for e in state[axis] if e.group == request.group)
+            others = [e for e in state[axis] if e.group != request.group]
+            at = next(i for i, e in enumerate(others) if e.group == taken)
+            entries = (*others[:at], mine, *others[at:])
+        state = (*state[:axis], entries, *state[axis + 1 :])
         if state in seen:
             return first
         seen.add(state)
 
 
-def _resolved(context: Context, entry: Entry, request: Request) -> Entry:
-    """The entry with its group's other resolution where the first unmet value asks for that."""
-    model = context.model
+def _asked(context: Context, request: Request) -> Iterator[tuple[int, int, Atom]]:
+    """(layout, number, atom) of what a request asks for, where a resolution decides about it."""
+    layouts = context.model.layouts
     for v in request.values:
-        layout = model.layouts.table[int(model.layouts.of_value[v])]
-        atom = next(
-            (a for a in layout.atoms if (a.group, a.dim) == (request.group, request.dim)), None
-        )
-        if atom is not None and atom.bit != NO_BIT:
-            return entry._replace(bits=entry.bits & ~(1 << atom.bit) | atom.side << atom.bit)
+        index = int(layouts.of_value[v])
+        for j, atom in enumerate(layouts.table[index].atoms):
+            if (atom.group, atom.dim) == (request.group, request.dim) and atom.bit != NO_BIT:
+                yield index, j, atom
+                break
+
+
+def _holder(context: Context, state: State, request: Request) -> int:
+    """The axis whose entry of the group must change: one that has what is asked for, or its own."""
+    placements, _ = context.model.layouts.place([state])
+    for index, atom, _ in _asked(context, request):
+        for axis, got in enumerate(placements[0, index].tolist()):
+            if got == atom and any(e.group == request.group for e in state[axis]):
+                return axis
+    return request.axis
+
+
+def _resolved(context: Context, entry: Entry, request: Request, axis: int) -> Entry:
+    """The entry with its group's resolution for the dim asked for; of another axis, against it."""
+    for _, _, atom in _asked(context, request):
+        side = atom.side if axis == request.axis else 1 - atom.side
+        return entry._replace(bits=entry.bits & ~(1 << atom.bit) | side << atom.bit)
     return entry
 
 
