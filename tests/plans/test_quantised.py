@@ -1,4 +1,4 @@
-"""Dots of eight-bit numbers as libraries write them: split like others, at the rates of eight bits."""
+"""Dots of eight-bit numbers as libraries write them: split like others, at rates of eight bits."""
 
 from __future__ import annotations
 
