@@ -664,3 +664,14 @@ def test_counts_of_many_entries() -> None:
 
     plan = sw.partition(count, entries, mesh=FOUR_TWO, device="h100")
     assert plan.certificate.kind == "optimal" and plan.verify(args=(entries,))
+
+
+@pytest.mark.parametrize(
+    "fn, args",
+    [(lambda: None, ()), (lambda: 3, ()), (lambda name: name, ("text",)), (lambda x: None, (1.0,))],
+)
+def test_a_program_that_computes_nothing_is_planned(fn: Any, args: Any) -> None:
+    """It has no values, or no ops: there is nothing to walk over, and nothing to split."""
+    plan = sw.partition(fn, *args, mesh={"data": 4, "model": 2}, device="h100")
+    assert plan.cost.step_s == 0 and not plan.collectives
+    assert plan.jit(fn)(*args) == fn(*args)

@@ -149,9 +149,10 @@ def _needed(program: Program, phase: list[int], made: list[int]) -> list[bool]:
     work on what is handed on waits with it. A carry hands on what the next trip only adds to.
     """
     backward = {phase[op.index] for op in program.ops if op.transposed}
-    needed, before = [False] * len(program.values), list[bool]()
+    needed = [False] * len(program.values)
+    before: list[bool] | None = None
     carries = any(op.tie in CARRIES for op in program.ops)
-    while not before or (carries and needed != before):
+    while before is None or (carries and needed != before):
         before = list(needed)
         for op in reversed(program.ops):
             if op.tie in CARRIES:
