@@ -44,6 +44,7 @@ class Verification:
     compiled_peak_bytes: int
     rematerialisations: int  # involuntary full ones
     runs: tuple[Ran, ...] = ()
+    narrow_floats: bool = False  # in the program: XLA:CPU computes them as f32, and moves twice that
 
     @property
     def checks_memory(self) -> bool:

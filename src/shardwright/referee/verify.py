@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.extend
+import jax.numpy as jnp
+import numpy as np
 
 from shardwright import _jax
 from shardwright.cost.devices import Device, device
@@ -205,7 +207,13 @@ def judge(plan: Plan, compiled: Compiled, runs: tuple[Ran, ...] = ()) -> Verific
         predicted_peak_bytes=peak_bytes(plan, platform),
         compiled_peak_bytes=compiled.memory.peak_bytes,
         rematerialisations=involuntary_remats(compiled.stderr), runs=runs,
+        narrow_floats=any(_is_narrow(v.dtype) for v in plan._require("verify()").program.values),
     )  # fmt: skip
+
+
+def _is_narrow(dtype: Any) -> bool:
+    """Whether elements are floats of less than four bytes."""
+    return bool(jax.dtypes.issubdtype(dtype, np.floating)) and jnp.dtype(dtype).itemsize < 4
 
 
 def replayed(compiled: Compiled, planned: Device, network: Network) -> Seconds | None:
