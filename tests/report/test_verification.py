@@ -76,7 +76,7 @@ RS, AR, BOTH = "reduce-scatter", "all-reduce", ("data", "model")
     ({"compiled": {(AR, ("data",)): (1.0, 4000.0)}, "predicted": {(AR, ("data",)): (1.0, 2500.0)}},
      "bytes moved   37.5% apart by kind and axes (at most 10%)  <-- fails"),
     ({"compiled": {(AR, ("data",)): (1.0, 4000.0)}, "predicted": {(AR, ("data",)): (1.0, 2000.0)},
-      "narrow_floats": True}, "verify for a TPU or GPU target, or the same program in f32"),
+      "narrow_floats": True}, "verify\n    for a TPU or GPU target, or the same program in f32"),
     ({"platform": "tpu", "predicted": {(RS, BOTH): (1.0, 1.2e8)},
       "compiled": {(AR, BOTH): (1.0, 1.2e8)}}, "120.0 MB not predicted"),
     ({"platform": "tpu", "predicted": {(RS, BOTH): (1.0, 1.2e8)},

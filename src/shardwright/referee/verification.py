@@ -44,7 +44,7 @@ class Verification:
     compiled_peak_bytes: int
     rematerialisations: int  # involuntary full ones
     runs: tuple[Ran, ...] = ()
-    narrow_floats: bool = False  # in the program: XLA:CPU computes them as f32, and moves twice that
+    narrow_floats: bool = False  # are in the program; XLA:CPU computes and moves them as f32
 
     @property
     def checks_memory(self) -> bool:

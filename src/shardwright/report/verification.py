@@ -63,8 +63,8 @@ def _findings(v: Verification) -> Iterator[str]:
         f" (at most {LINK_TOLERANCE:.0%})" + _mark(v.link_error <= LINK_TOLERANCE)
     )
     if v.link_error > LINK_TOLERANCE and v.narrow_floats and v.platform == "cpu":
-        yield "  XLA:CPU computes floats of 16 bits and less as f32, and moves up to twice the bytes:"
-        yield "    verify for a TPU or GPU target, or the same program in f32"
+        yield "  XLA:CPU computes floats of 16 bits as f32, and moves up to twice the bytes: verify"
+        yield "    for a TPU or GPU target, or the same program in f32"
     memory = f"{v.memory_error:.1%} apart"
     if v.checks_memory:
         memory += f" (at most {MEMORY_TOLERANCE:.0%})" + _mark(v.memory_error <= MEMORY_TOLERANCE)
