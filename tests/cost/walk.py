@@ -213,8 +213,9 @@ class Walk:
                 choice = choices[op.index]
                 size = choice.copied_bytes[slot] if choice is not None else 0
                 last = time[op.index] - 1
-                starts[time[first]] = starts.get(time[first], 0) + size
-                ends[last] = ends.get(last, 0) + size
+                if time[first] <= last:
+                    starts[time[first]] = starts.get(time[first], 0) + size
+                    ends[last] = ends.get(last, 0) + size
         for op, choice in zip(self.program.ops, choices, strict=True):
             if choice is None:
                 continue
