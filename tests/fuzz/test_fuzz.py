@@ -133,6 +133,11 @@ def test_how_floats_round_is_no_fault_of_a_plan(seed: int, kinds: set[str]) -> N
     assert set(judge(generate(seed), proofs=False, files=False).kinds) == kinds
 
 
+def test_no_copy_begins_before_the_first_op() -> None:
+    """Its first op gathers what nothing could gather ahead of it; the walk never gave that back."""
+    assert judge(generate(640844), proofs=False).kinds == []
+
+
 @pytest.mark.parametrize("entry, kind", [(0, "sign of zero"), (1, "numbers")])
 def test_only_a_zero_that_is_looked_up_may_have_another_sign(entry: int, kind: str) -> None:
     """The angle is pi for 0.0 and -pi for -0.0; that of 1.0 stays wrong."""
