@@ -9,8 +9,8 @@ from shardwright.referee.agreement import Agreement
 from shardwright.referee.equivalences import Totals, Traffic, compare_traffic
 from shardwright.referee.replay import Seconds
 
-# What may lie between predicted and compiled for a plan to be called verified. Of 168 plans of other
-# people's programs 166 are within the first (docs/sweep.md); the second is the bar that
+# What may lie between predicted and compiled for a plan to be called verified. Of 168 plans of
+# other people's programs 166 are within the first (docs/sweep.md); the second is the bar that
 # docs/fidelity.md sets for the worst peak.
 LINK_TOLERANCE = 0.10
 MEMORY_TOLERANCE = 0.15
