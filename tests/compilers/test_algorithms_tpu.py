@@ -21,6 +21,7 @@ from shardwright.cost.links import Network
 from shardwright.mesh import Mesh
 from shardwright.referee.targets import compile_for, devices_of, parse_target
 from shardwright.referee.verify import compile_plan
+from tests.cost.test_collective_matmul import bf16, forward
 
 pytest.importorskip("libtpu")
 
@@ -135,14 +136,6 @@ def test_no_dot_is_split(rows: int, shapes: tuple[int, int], x: P, w: P, y: P, m
 @pytest.mark.slow
 def test_a_plan_has_its_devices_where_its_axes_lie() -> None:
     """Megatron on 2 x 2 of a v5p slice: the compiler sees a plane, and sums over both its dims."""
-
-    def forward(weights: Any, x: jax.Array) -> jax.Array:
-        for up, down in weights:
-            x = jnp.tanh(x @ up) @ down
-        return x
-
-    def bf16(*shape: int) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(shape, jnp.bfloat16)
 
     args = ([(bf16(4096, 16_384), bf16(16_384, 4096))] * 2, bf16(8192, 4096))
     plan = sw.partition(
